@@ -1,0 +1,1 @@
+"""FastVideo core: contracts, runtime and command line for video generation."""

@@ -1,0 +1,162 @@
+"""Every error that FastVideo raises on purpose.
+
+    FastVideoError                 exit code 1
+    ├── InputError                 exit code 2: what the caller gave is wrong
+    │   ├── ParameterError         a value out of range, off the grid, of a wrong type, or unknown
+    │   ├── PromptError            an empty or over-long prompt
+    │   ├── MediaError             an input file that cannot be read as what it should be
+    │   ├── OutputError            an output path or format that cannot be used
+    │   ├── UnknownCardError       a card that is not installed, no folder, and no hub repository
+    │   ├── UnknownTaskError       a task that the card does not have
+    │   └── CardError              a card that contradicts itself
+    │       ├── LoopMismatchError       weights asked to run under a loop that they do not assume
+    │       └── PrecisionMismatchError  weights asked to run in a precision that they do not assume
+    ├── CheckpointError            weights that are missing, broken, or do not fit the card
+    │   ├── UnsafeFormatError      pickle files and other formats that run code when read
+    │   └── DownloadError          the hub did not give the files: offline, gated, or absent
+    ├── ResourceError              the machine cannot do it: memory, disk, device
+    ├── ExecutionError             a step failed while a request ran
+    │   ├── NonFiniteError         NaN or infinity in a step's result
+    │   └── CancelledError         the request was cancelled
+    ├── StateError                 a saved state that is corrupt, foreign, or of another version
+    ├── PluginError                a plugin that could not be loaded or breaks its contract
+    └── ParityError                a parity check that failed or could not run
+
+A message is one line: what was got, what is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class FastVideoError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(FastVideoError):
+    """The caller's input is wrong; nothing has been run.
+
+    Args:
+        message: What is wrong, in one line, without the parts that the other arguments give.
+        field: Name of the offending field, as the caller spells it.
+        value: What was got.
+        allowed: What is allowed, in words.
+        nearest: The nearest valid value, if there is one.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        value: Any = None,
+        allowed: str | None = None,
+        nearest: Any = None,
+    ) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        self.nearest = nearest
+        parts = [f"{field}={value!r}: {message}" if field is not None else message]
+        if allowed is not None:
+            parts.append(f"allowed: {allowed}")
+        if nearest is not None:
+            parts.append(f"nearest: {nearest}")
+        super().__init__("; ".join(parts))
+
+
+class ParameterError(InputError):
+    """A parameter is unknown, of a wrong type, out of range, or off the card's grid."""
+
+
+class PromptError(InputError):
+    """A prompt is empty or longer than the text encoder takes."""
+
+
+class MediaError(InputError):
+    """An input image or video cannot be read as what it should be."""
+
+
+class OutputError(InputError):
+    """An output path cannot be written or its format is not known."""
+
+
+class UnknownCardError(InputError):
+    """No card, folder or hub repository of that name."""
+
+
+class UnknownTaskError(InputError):
+    """The card does not have that task."""
+
+
+class CardError(InputError):
+    """A card contradicts itself."""
+
+
+class LoopMismatchError(CardError):
+    """The weights assume another loop than the one asked for."""
+
+
+class PrecisionMismatchError(CardError):
+    """The weights assume another precision than the one asked for."""
+
+
+class CheckpointError(FastVideoError):
+    """Weights are missing, broken, or do not fit the card.
+
+    `missing`, `unexpected` and `mismatched` name the keys, where keys are the trouble.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: tuple[str, ...] = (),
+        unexpected: tuple[str, ...] = (),
+        mismatched: tuple[str, ...] = (),
+    ) -> None:
+        self.missing = missing
+        self.unexpected = unexpected
+        self.mismatched = mismatched
+        super().__init__(message)
+
+
+class UnsafeFormatError(CheckpointError):
+    """A weight file in a format that can run code when it is read."""
+
+
+class DownloadError(CheckpointError):
+    """The hub did not give the files: offline, gated, or absent."""
+
+
+class ResourceError(FastVideoError):
+    """The machine cannot do it: memory, disk or device."""
+
+
+class ExecutionError(FastVideoError):
+    """A step failed while a request ran."""
+
+
+class NonFiniteError(ExecutionError):
+    """A step's result holds NaN or infinity."""
+
+
+class CancelledError(ExecutionError):
+    """The request was cancelled at a step boundary."""
+
+
+class StateError(FastVideoError):
+    """A saved state is corrupt, foreign, or of another schema version."""
+
+
+class PluginError(FastVideoError):
+    """A plugin could not be loaded or breaks its contract."""
+
+
+class ParityError(FastVideoError):
+    """A parity check failed or could not run."""

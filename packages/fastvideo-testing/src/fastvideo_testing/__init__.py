@@ -1,0 +1,1 @@
+"""Contract suite, fakes and pytest plugin for FastVideo packages."""

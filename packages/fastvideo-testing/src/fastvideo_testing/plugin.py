@@ -1,0 +1,1 @@
+"""The pytest plugin: shared fixtures for FastVideo packages."""

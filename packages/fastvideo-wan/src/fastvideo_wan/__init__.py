@@ -1,0 +1,1 @@
+"""The Wan family for FastVideo."""
