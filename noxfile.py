@@ -1,0 +1,179 @@
+"""Development tasks. `nox` runs lint, types and tests; `nox -l` lists the others.
+
+The checkout's own environment `.venv` serves everything that needs torch (types, tests, bench), so that it is
+installed once. Sessions that have to start clean (alone, build) make environments of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import nox
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "constraints.txt"
+PACKAGES = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages/*/pyproject.toml"))}
+DEV_VENV = ROOT / ".venv"
+
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """Return the parsed pyproject.toml of `folder`."""
+    return nox.project.load_toml(folder / "pyproject.toml")
+
+
+def group(folder: Path, name: str) -> list[str]:
+    """Return a dependency group of `folder`, or nothing where it has none of that name."""
+    table = project(folder)
+    return list(nox.project.dependency_groups(table, name)) if name in table.get("dependency-groups", {}) else []
+
+
+def local_closure(names: list[str]) -> list[str]:
+    """Return `names` and every package of this repository that they and their tests need."""
+    found: list[str] = []
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.append(name)
+        needs = [*project(PACKAGES[name])["project"]["dependencies"], *group(PACKAGES[name], "test")]
+        waiting += [need for need in map(distribution, needs) if need in PACKAGES]
+    return sorted(found)
+
+
+def distribution(requirement: str) -> str:
+    """Return the distribution's name in a requirement such as `fastvideo-core>=0.1`."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None
+    return match.group().lower()
+
+
+def install_arguments(names: list[str], *, groups: list[str]) -> list[str]:
+    """Return pip's arguments for editable installs of `names` with their tests' needs, and root groups."""
+    editable = [part for name in names for part in ("-e", str(PACKAGES[name]))]
+    tests = [need for name in names for need in group(PACKAGES[name], "test")]
+    root = [need for name in groups for need in group(ROOT, name)]
+    others = sorted({need for need in [*tests, *root] if distribution(need) not in PACKAGES})
+    return ["-c", str(CONSTRAINTS), *editable, *others]
+
+
+def fingerprint(arguments: list[str]) -> str:
+    """Return a digest of all that decides what an install gives."""
+    digest = hashlib.sha256("\0".join([sys.version, *arguments]).encode())
+    for path in [CONSTRAINTS, *(folder / "pyproject.toml" for folder in PACKAGES.values())]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def interpreter(venv: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return venv / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def dev_python(session: nox.Session) -> str:
+    """Return the interpreter of `.venv`; install what development needs unless it is there already."""
+    python = str(interpreter(DEV_VENV))
+    if not interpreter(DEV_VENV).exists():
+        session.run(sys.executable, "-m", "venv", str(DEV_VENV), external=True)
+    arguments = install_arguments(list(PACKAGES), groups=["dev"])
+    stamp, wanted = DEV_VENV / "dev-install.sha256", fingerprint(arguments)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        session.run(python, "-m", "pip", "install", "--quiet", *arguments, external=True)
+        stamp.write_text(wanted)
+    return python
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting and who imports whom."""
+    session.install("--quiet", "-c", str(CONSTRAINTS), *group(ROOT, "lint"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+    sources = os.pathsep.join(str(folder / "src") for folder in PACKAGES.values())
+    session.run("lint-imports", "--no-logo", env={"PYTHONPATH": sources})
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Run mypy in strict mode on the sources."""
+    session.run(dev_python(session), "-m", "mypy", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run every package's tests and the repository's own; arguments after `--` go to pytest."""
+    session.run(dev_python(session), "-m", "pytest", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def dev(session: nox.Session) -> None:
+    """Make or update `.venv`, with all packages editable and every tool."""
+    dev_python(session)
+
+
+@nox.session(default=False)
+@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+def alone(session: nox.Session, package: str) -> None:
+    """Run one package's tests in an environment that holds no more than it declares."""
+    session.install("--quiet", *install_arguments(local_closure([package]), groups=["test"]))
+    session.run("pytest", str(PACKAGES[package] / "tests"), *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks, or those named after `--`, and print their JSON lines."""
+    python = dev_python(session)
+    scripts = session.posargs or sorted(path.stem for path in ROOT.glob("benchmarks/[!_]*.py"))
+    for script in scripts:
+        session.run(python, str(ROOT / "benchmarks" / f"{script}.py"), "--json", external=True)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Build each package's wheel and sdist, and make a video from the wheels in a clean environment."""
+    session.install("--quiet", "-c", str(CONSTRAINTS), "build", "hatchling")
+    dist = ROOT / "dist"
+    for old in dist.glob("fastvideo_*"):
+        old.unlink()
+    for folder in PACKAGES.values():
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), str(folder), silent=True)
+    wheels = sorted(dist.glob("*.whl"))
+    check_wheels(session, wheels)
+    check_install(session, wheels)
+
+
+def check_wheels(session: nox.Session, wheels: list[Path]) -> None:
+    """Fail unless every source file that git knows is in its package's wheel."""
+    for wheel, folder in zip(wheels, PACKAGES.values(), strict=True):
+        listing = session.run("git", "ls-files", str(folder / "src"), external=True, silent=True)
+        prefix = f"{(folder / 'src').relative_to(ROOT).as_posix()}/"
+        tracked = {line.removeprefix(prefix) for line in str(listing).splitlines()}
+        with zipfile.ZipFile(wheel) as archive:
+            missing = sorted(tracked - set(archive.namelist()))
+        if missing:
+            session.error(f"{wheel.name} lacks {', '.join(missing)}")
+
+
+def check_install(session: nox.Session, wheels: list[Path]) -> None:
+    """Install the wheels into a new environment and use them from outside the repository."""
+    place = Path(session.create_tmp())
+    venv = place / "clean"
+    session.run(sys.executable, "-m", "venv", "--clear", str(venv), external=True)
+    python = str(interpreter(venv))
+    command = str(interpreter(venv).with_name("fastvideo"))
+    session.run(python, "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), *map(str, wheels), external=True)
+    session.run(python, "-m", "pip", "check", external=True)
+    with session.chdir(place):
+        modules = ", ".join(name.replace("-", "_") for name in PACKAGES)
+        session.run(python, "-c", f"import {modules}", external=True)
+        session.run(command, "--help", external=True, silent=True)
+        session.run(command, "generate", "a red circle moving right", external=True)
