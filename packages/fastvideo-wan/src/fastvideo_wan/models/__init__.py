@@ -1,0 +1,1 @@
+"""The networks of the Wan family: transformer, video autoencoder, text encoder."""

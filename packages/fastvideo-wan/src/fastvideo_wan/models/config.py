@@ -1,0 +1,139 @@
+"""The shape of a Wan transformer, read from the `transformer/config.json` of a diffusers folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from fastvideo_core.errors import CheckpointError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Count = Annotated[int, Field(ge=1)]
+
+CLASS_NAMES = ("WanTransformer3DModel",)
+"""Values of `_class_name` that this transformer can stand in for."""
+
+METADATA_KEYS = ("_class_name", "_diffusers_version", "_name_or_path")
+"""Keys of a config file that say where it came from, not what the model is."""
+
+IMAGE_CONTEXT_TEXT_TOKENS = 512
+"""Text length that Wan 2.1 image-to-video weights assume; a fixed number in the releases, not a config key."""
+
+
+class WanTransformerConfig(BaseModel):
+    """Everything that fixes the parameters of a Wan transformer; names and defaults are those of the config files.
+
+    Attributes:
+        patch_size: Latent voxels (frames, rows, columns) that make one token.
+        num_attention_heads: Heads of every attention.
+        attention_head_dim: Width of a head; even, at least 6 so that each axis has a rotary frequency.
+        in_channels: Latent channels in, conditioning channels included (36 for image-to-video).
+        out_channels: Latent channels out.
+        text_dim: Width of the text encoder's output.
+        freq_dim: Width of the sinusoidal time embedding; even.
+        ffn_dim: Hidden width of the feed-forward layers.
+        num_layers: Transformer blocks.
+        cross_attn_norm: Whether a block normalizes the input of its cross-attention.
+        qk_norm: Query and key normalization; the releases know one kind.
+        eps: Added to variances in all norms of the blocks.
+        image_dim: Width of the image encoder's output; None if the weights take no image tokens.
+        added_kv_proj_dim: Width of the embedded image tokens; None exactly when `image_dim` is.
+        rope_max_seq_len: Longest latent axis, in tokens.
+        pos_embed_seq_len: Tokens of a learned position table over the image tokens of a first and a last frame.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    patch_size: tuple[Count, Count, Count] = (1, 2, 2)
+    num_attention_heads: Count = 40
+    attention_head_dim: Annotated[int, Field(ge=6, multiple_of=2)] = 128
+    in_channels: Count = 16
+    out_channels: Count = 16
+    text_dim: Count = 4096
+    freq_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 256
+    ffn_dim: Count = 13824
+    num_layers: Count = 40
+    cross_attn_norm: bool = True
+    qk_norm: Literal["rms_norm_across_heads"] = "rms_norm_across_heads"
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    image_dim: Count | None = None
+    added_kv_proj_dim: Count | None = None
+    rope_max_seq_len: Count = 1024
+    pos_embed_seq_len: Count | None = None
+
+    @model_validator(mode="after")
+    def _image_keys_agree(self) -> Self:
+        if (self.image_dim is None) != (self.added_kv_proj_dim is None):
+            raise ValueError("image_dim and added_kv_proj_dim must both be set or both be null")
+        if self.added_kv_proj_dim not in (None, self.inner_dim):
+            raise ValueError(f"added_kv_proj_dim must equal heads times head width, {self.inner_dim}")
+        if self.pos_embed_seq_len is not None and self.image_dim is None:
+            raise ValueError("pos_embed_seq_len needs image_dim")
+        return self
+
+    @property
+    def inner_dim(self) -> int:
+        """Width of the token stream."""
+        return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def patch_volume(self) -> int:
+        """Latent voxels in one token."""
+        return math.prod(self.patch_size)
+
+    @property
+    def is_image_conditioned(self) -> bool:
+        """Whether cross-attention also reads image tokens (Wan 2.1 image-to-video)."""
+        return self.image_dim is not None
+
+    @classmethod
+    def from_diffusers(cls, raw: Mapping[str, Any]) -> Self:
+        """Check the contents of a `transformer/config.json`.
+
+        Args:
+            raw: The parsed file; absent keys take the format's defaults.
+
+        Raises:
+            CheckpointError: If the file describes another class, has an unknown key, or a value out of range.
+        """
+        class_name = raw.get("_class_name", CLASS_NAMES[0])
+        if class_name not in CLASS_NAMES:
+            raise CheckpointError(f"transformer config is for {class_name!r}; allowed: {', '.join(CLASS_NAMES)}")
+        fields = {key: value for key, value in raw.items() if key not in METADATA_KEYS}
+        unknown = sorted(set(fields) - set(cls.model_fields))
+        if unknown:
+            raise CheckpointError(_unknown_keys_message(unknown, list(cls.model_fields)), unexpected=tuple(unknown))
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "transformer config"
+            raise CheckpointError(f"{where}={first['input']!r}: {first['msg']}") from error
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """Read `config.json` from a transformer's folder.
+
+        Raises:
+            CheckpointError: If the file is absent or not JSON, or as for `from_diffusers`.
+        """
+        path = folder / "config.json"
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} does not exist; a transformer folder needs it") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path} is not JSON: {error}") from error
+        if not isinstance(raw, dict):
+            raise CheckpointError(f"{path} holds a {type(raw).__name__}; allowed: an object")
+        return cls.from_diffusers(raw)
+
+
+def _unknown_keys_message(unknown: list[str], known: list[str]) -> str:
+    near = [match for key in unknown for match in get_close_matches(key, known, n=1)]
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return f"transformer config has unknown keys: {', '.join(unknown)}{hint}"
