@@ -1,0 +1,35 @@
+"""What all card contracts share: a frozen, closed pydantic model, and references to objects by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+__all__ = ["Contract", "Identifier", "JsonScalar", "ObjectRef", "resolve_ref"]
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=128)]
+"""A lower-case name that is safe in a file name, a URL and a metric label."""
+
+ObjectRef = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""`package.module:Name`. A card stays plain data that can be read without importing the model."""
+
+JsonScalar = bool | int | float | str | None
+
+
+class Contract(BaseModel):
+    """Base of every contract: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def resolve_ref(ref: str) -> Any:
+    """Import the object that an `ObjectRef` names.
+
+    Raises:
+        ImportError: The module cannot be imported.
+        AttributeError: The module has no such name.
+    """
+    module_name, _, attribute = ref.partition(":")
+    return getattr(import_module(module_name), attribute)

@@ -1,0 +1,131 @@
+"""One parameter of a task: type, range, grid and default. A bad value names the nearest good one."""
+
+from __future__ import annotations
+
+import math
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from fastvideo_core.card.base import Contract, JsonScalar
+from fastvideo_core.errors import ParameterError
+
+__all__ = ["ParameterSpec"]
+
+ParameterType = Literal["integer", "number", "string", "boolean", "integers", "numbers"]
+
+
+class ParameterSpec(Contract):
+    """A parameter and all values it may take.
+
+    Attributes:
+        type: JSON type; "integers" and "numbers" are lists.
+        default: Used when neither the request nor the deployment says otherwise.
+        minimum: Smallest value, included.
+        maximum: Largest value, included.
+        multiple_of: Step of the grid `offset + k * multiple_of` (integers only).
+        offset: Start of that grid: frame counts of 4k + 1 have 4 and 1.
+        choices: All strings that are allowed.
+        is_nullable: Whether null is a value (it then means what `description` says).
+        unit: Unit in words, for help texts.
+        description: One line for help texts.
+    """
+
+    type: ParameterType
+    default: JsonScalar | list[float] = None
+    minimum: float | None = None
+    maximum: float | None = None
+    multiple_of: int | None = Field(default=None, ge=1)
+    offset: int = 0
+    choices: tuple[str, ...] | None = None
+    is_nullable: bool = False
+    unit: str = ""
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _default_is_valid(self) -> ParameterSpec:
+        if self.multiple_of is not None and self.type != "integer":
+            raise ValueError("multiple_of is for integers")
+        if self.default is not None or not self.is_nullable:
+            self.validate_value("default", self.default)
+        return self
+
+    def validate_value(self, name: str, value: Any) -> Any:
+        """Return a valid value unchanged (integers given as 2.0 become 2).
+
+        Args:
+            name: Parameter name, for the error.
+            value: What was given.
+
+        Raises:
+            ParameterError: With what is allowed and, for numbers and choices, the nearest valid value.
+        """
+        if value is None:
+            if self.is_nullable:
+                return None
+            raise ParameterError("a value is needed", field=name, value=value, allowed=self.allowed_text())
+        if self.type in ("integers", "numbers"):
+            return self._validate_list(name, value)
+        if self.type == "string":
+            return self._validate_string(name, value)
+        if self.type == "boolean":
+            if not isinstance(value, bool):
+                raise ParameterError("not a boolean", field=name, value=value, allowed="true or false")
+            return value
+        return self._validate_number(name, value, is_integer=self.type == "integer")
+
+    def allowed_text(self) -> str:
+        """Describe the allowed values in words."""
+        if self.choices is not None:
+            return ", ".join(self.choices)
+        parts = [{"integers": "a list of integers", "numbers": "a list of numbers"}.get(self.type, f"{self.type}")]
+        if self.multiple_of is not None and (self.multiple_of, self.offset) != (1, 0):
+            grid = f"{self.multiple_of}k" + (f" + {self.offset}" if self.offset else "")
+            parts.append(f"of the form {grid}")
+        if self.minimum is not None and self.maximum is not None:
+            parts.append(f"from {self.minimum:g} to {self.maximum:g}")
+        elif self.minimum is not None:
+            parts.append(f"of at least {self.minimum:g}")
+        elif self.maximum is not None:
+            parts.append(f"of at most {self.maximum:g}")
+        return " ".join(parts) + (" or null" if self.is_nullable else "")
+
+    def _validate_list(self, name: str, value: Any) -> list[float]:
+        if not isinstance(value, (list, tuple)):
+            raise ParameterError("not a list", field=name, value=value, allowed=self.allowed_text())
+        is_integer = self.type == "integers"
+        return [self._validate_number(f"{name}[{i}]", v, is_integer=is_integer) for i, v in enumerate(value)]
+
+    def _validate_string(self, name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ParameterError("not a string", field=name, value=value, allowed=self.allowed_text())
+        if self.choices is not None and value not in self.choices:
+            near = get_close_matches(value, self.choices, n=1, cutoff=0.3)
+            raise ParameterError(
+                "not a known value", field=name, value=value, allowed=self.allowed_text(), nearest=next(iter(near), None)
+            )
+        return value
+
+    def _validate_number(self, name: str, value: Any, *, is_integer: bool) -> float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise ParameterError("not a finite number", field=name, value=value, allowed=self.allowed_text())
+        nearest = self._nearest(value, is_integer=is_integer)
+        if nearest != value:
+            raise ParameterError(
+                "not a valid value", field=name, value=value, allowed=self.allowed_text(), nearest=nearest
+            )
+        return nearest
+
+    def _nearest(self, value: float, *, is_integer: bool) -> float:
+        low = -math.inf if self.minimum is None else self.minimum
+        high = math.inf if self.maximum is None else self.maximum
+        clipped = min(max(value, low), high)
+        if not is_integer:
+            return float(clipped)
+        step = self.multiple_of or 1
+        k = round((clipped - self.offset) / step)
+        candidates = [self.offset + (k + d) * step for d in (0, -1, 1)]
+        inside = [c for c in candidates if low <= c <= high]
+        return min(inside, key=lambda c: abs(c - clipped)) if inside else int(clipped)

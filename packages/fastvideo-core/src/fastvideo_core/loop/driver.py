@@ -1,0 +1,102 @@
+"""The driver: the only place that iterates over the steps of a loop.
+
+`LoopRun` is one loop in progress, stepped by hand (a scheduler may step thousands without a task each); `drive` is the
+same iteration as a coroutine. Between two steps, and only there, cancellation, outside events and saving take place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastvideo_core.errors import NonFiniteError
+from fastvideo_core.loop.base import Loop, LoopResult
+from fastvideo_core.loop.work import Done, StepResult, Wait, WorkPlan
+from fastvideo_core.request.cancel import CancelScope, CancelState
+
+__all__ = ["DriverContext", "LoopRun", "drive"]
+
+StateT = TypeVar("StateT")
+
+
+class DriverContext(Protocol):
+    """What the runtime gives the driver; `execute` is the one way from a loop to a device."""
+
+    async def execute(self, plan: WorkPlan[Any]) -> StepResult[Any]:
+        """Admit, batch, place and run one step."""
+        ...
+
+    async def wait(self, wait: Wait) -> Any:
+        """Return the outside event that ends a wait."""
+        ...
+
+    async def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
+        """Take note of a committed step: stream its chunks, report progress, save the state."""
+        ...
+
+
+class LoopRun(Generic[StateT]):
+    """One loop in progress: its state, and how many steps have been committed."""
+
+    __slots__ = ("cancel", "loop", "node_id", "num_committed", "scope", "state")
+
+    def __init__(
+        self, loop: Loop[StateT], state: StateT, *, scope: CancelScope, cancel: CancelState, node_id: str = ""
+    ) -> None:
+        self.loop = loop
+        self.state = state
+        self.scope = scope
+        self.cancel = cancel
+        self.node_id = node_id
+        self.num_committed = 0
+
+    def plan(self) -> WorkPlan[Any] | Wait | Done:
+        """Return the next step, unless the scope is cancelled.
+
+        Raises:
+            CancelledError: The scope, or one around it, was cancelled.
+        """
+        self.cancel.check(self.scope)
+        return self.loop.next(self.state)
+
+    def commit(self, plan: WorkPlan[Any], result: StepResult[Any]) -> None:
+        """Fold a result into the state.
+
+        Raises:
+            NonFiniteError: The step gave NaN or infinity; the state stays as it was before the step.
+        """
+        if not result.is_finite:
+            of = f" of {plan.num_steps}" if plan.num_steps else ""
+            raise NonFiniteError(
+                f"{plan.cancel_scope.path()}: "
+                f"step {plan.step_index + 1}{of} of {plan.loop_id} gave NaN or infinity in {plan.batch_key.component} "
+                f"at {plan.batch_key.precision}; nothing was written"
+            )
+        self.state = self.loop.advance(self.state, result)
+        self.num_committed += 1
+
+    def apply(self, event: Any) -> None:
+        """Fold an outside event into the state."""
+        self.state = self.loop.apply(self.state, event)
+
+    def result(self) -> LoopResult:
+        """Return what the loop hands on, after `Done`."""
+        return self.loop.finalize(self.state)
+
+
+async def drive(run: LoopRun[Any], ctx: DriverContext) -> LoopResult:
+    """Run a loop to its end.
+
+    Raises:
+        CancelledError: The scope was cancelled at a step boundary.
+        NonFiniteError: A step gave NaN or infinity.
+    """
+    while True:
+        plan = run.plan()
+        if isinstance(plan, Done):
+            return run.result()
+        if isinstance(plan, Wait):
+            run.apply(await ctx.wait(plan))
+            continue
+        result = await ctx.execute(plan)
+        run.commit(plan, result)
+        await ctx.committed(run, plan, result)

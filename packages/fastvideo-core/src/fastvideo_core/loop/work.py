@@ -1,0 +1,256 @@
+"""What a loop asks for: the next step, with all that a scheduler must know to run it among others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from fastvideo_core.request.cancel import CancelScope
+
+__all__ = [
+    "BatchKey",
+    "CachePlan",
+    "Done",
+    "EmitSpec",
+    "PlacementHint",
+    "Profile",
+    "ResourceRequest",
+    "ShapeSignature",
+    "StepCost",
+    "StepResult",
+    "StreamChunk",
+    "Wait",
+    "WorkKind",
+    "WorkPlan",
+]
+
+PayloadT = TypeVar("PayloadT")
+ValuesT = TypeVar("ValuesT")
+
+Profile = Literal["serve", "rollout", "train"]
+"""`serve`, `rollout` (serve with behaviour capture) and `train` (gradients on): one definition of the step."""
+
+_EMPTY: Mapping[str, int] = MappingProxyType({})
+
+
+class WorkKind(StrEnum):
+    """Kinds of schedulable work; a text token is one of many."""
+
+    AR_PREFILL = "ar_prefill"
+    AR_TOKEN = "ar_token"  # noqa: S105 - a kind of work, not a secret
+    DIFFUSION_STEP = "diffusion_step"
+    DIFFUSION_WINDOW = "diffusion_window"
+    CHUNK_STEP = "chunk_step"
+    ENCODER_CHUNK = "encoder_chunk"
+    VAE_TILE = "vae_tile"
+    AUDIO_CHUNK = "audio_chunk"
+    REWARD_BATCH = "reward_batch"
+    LOGPROB_BATCH = "logprob_batch"
+    TRANSFER = "transfer"
+    CACHE_IO = "cache_io"
+    GRAPH_CAPTURE = "graph_capture"
+
+
+class ShapeSignature(NamedTuple):
+    """Shapes that decide which steps may share a batch and which captured graph fits.
+
+    Attributes:
+        dims: Names with sizes, in an order that the loop fixes.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, **dims: int) -> ShapeSignature:
+        """Build a signature from named sizes."""
+        return cls(tuple(dims.items()))
+
+
+class BatchKey(NamedTuple):
+    """Steps with equal keys may run in one call; step counts, guidance scales, seeds and prompts are not in it."""
+
+    instance_id: str
+    component: str
+    loop_kind: str
+    shape_sig: ShapeSignature
+    precision: str
+    adapters: tuple[tuple[str, str], ...] = ()
+    weights_version: str = ""
+    profile: Profile = "serve"
+    parallel_plan: str = ""
+    graph_key: str = ""
+    variant: str = ""
+    """What else must agree, as the loop sees it (for instance exact or fast numerics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Analytic cost of a step; the runtime's cost model turns it into device-seconds.
+
+    Attributes:
+        flops: Floating-point operations.
+        bytes_moved: Bytes of weights and activations read and written.
+    """
+
+    flops: float
+    bytes_moved: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """All that a step needs; it is granted whole or not at all.
+
+    Attributes:
+        cost: Compute, as the loop's cost function gives it.
+        resident_bytes: Bytes that stay allocated after the step.
+        peak_bytes: Most bytes of activations during the step.
+        cache_blocks: Blocks of each cache.
+        transfer_bytes: Bytes moved between devices or hosts.
+        sinks: Number of output streams written to.
+    """
+
+    cost: StepCost
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    cache_blocks: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
+    transfer_bytes: int = 0
+    sinks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """Cache slots that a step reads, and those that it alone may write.
+
+    Attributes:
+        reads: Names of slots, as `cache:slot`.
+        writes: Names of slots, valid only after the runtime has committed the step.
+    """
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementHint:
+    """Where a step would like to run.
+
+    Attributes:
+        pool: Role pool.
+        affinity: Worker that holds what the step needs; "" if any will do.
+    """
+
+    pool: str = "main"
+    affinity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmitSpec:
+    """A sink that a step fills.
+
+    Attributes:
+        stream: Name of the stream within the request.
+        kind: What goes there.
+    """
+
+    stream: str
+    kind: Literal["media", "preview", "text", "trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """What a step put into a sink: references and where they belong.
+
+    Attributes:
+        stream: The sink, as declared in the plan.
+        kind: What it is.
+        index: Position in the stream, from 0.
+        data: Device reference, or text.
+        start_s: Start of the covered time in the stream, in seconds.
+        end_s: End of the covered time, in seconds.
+        is_final: Whether nothing follows.
+    """
+
+    stream: str
+    kind: Literal["media", "preview", "text", "trace"]
+    index: int
+    data: Any
+    start_s: float = 0.0
+    end_s: float = 0.0
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlan(Generic[PayloadT]):
+    """The next step of a loop.
+
+    Attributes:
+        loop_id: The loop.
+        instance_id: The resident model that runs it.
+        kind: Kind of work.
+        shape_sig: Shapes, for batches and graphs.
+        resources: What it needs.
+        cache: Slots it reads and writes.
+        placement: Where it would like to run.
+        cancel_scope: What cancels it.
+        emits: Sinks that its result fills.
+        batch_key: With whom it may share a call.
+        payload: Scalars and device references, typed by the loop's `step_schema`; the step only reads them.
+        step_index: Position in the loop, from 0.
+        num_steps: Steps that the loop will take, where it knows.
+        profile: Serve, rollout or train.
+    """
+
+    loop_id: str
+    instance_id: str
+    kind: WorkKind
+    shape_sig: ShapeSignature
+    resources: ResourceRequest
+    cache: CachePlan
+    placement: PlacementHint
+    cancel_scope: CancelScope
+    emits: tuple[EmitSpec, ...]
+    batch_key: BatchKey
+    payload: PayloadT
+    step_index: int = 0
+    num_steps: int | None = None
+    profile: Profile = "serve"
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[ValuesT]):
+    """What a step gives back.
+
+    Attributes:
+        values: Device references, typed by the loop's `result_schema`.
+        is_finite: False if any value is NaN or infinite: the runtime then ends the request.
+        scalars: Small host numbers that the loop's next decision needs.
+        chunks: Content of the declared sinks.
+        behavior: What the rollout profile captured, typed by the loop's `behavior_schema`.
+    """
+
+    values: ValuesT
+    is_finite: bool = True
+    scalars: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    chunks: tuple[StreamChunk, ...] = ()
+    behavior: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The loop cannot go on until something happens outside.
+
+    Attributes:
+        reason: Input to come, a viewer that lags, or a time.
+        until_s: For a time: monotonic seconds.
+    """
+
+    reason: Literal["input", "viewer", "time"]
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The loop has no further step; `finalize` makes its result."""

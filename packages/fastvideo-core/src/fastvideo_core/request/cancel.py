@@ -1,0 +1,73 @@
+"""Structured cancellation: a scope is cancelled with all scopes below it, at the next step boundary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastvideo_core.errors import CancelledError
+
+__all__ = ["CancelScope", "CancelState", "ScopeKind"]
+
+ScopeKind = Literal["session", "request", "stream", "loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelScope:
+    """What a cancellation is aimed at.
+
+    Attributes:
+        kind: Level of the scope.
+        scope_id: Its name, unique within its parent.
+        parent: The scope that contains it.
+    """
+
+    kind: ScopeKind
+    scope_id: str
+    parent: CancelScope | None = None
+
+    def child(self, kind: ScopeKind, scope_id: str) -> CancelScope:
+        """Return a scope inside this one."""
+        return CancelScope(kind, scope_id, self)
+
+    def is_within(self, other: CancelScope) -> bool:
+        """Tell whether cancelling `other` cancels this scope."""
+        scope: CancelScope | None = self
+        while scope is not None:
+            if scope == other:
+                return True
+            scope = scope.parent
+        return False
+
+    def path(self) -> str:
+        """Return the scope with its parents, for messages: `request:a/loop:denoise`."""
+        own = f"{self.kind}:{self.scope_id}"
+        return own if self.parent is None else f"{self.parent.path()}/{own}"
+
+
+class CancelState:
+    """Which scopes of one request have been cancelled, and why."""
+
+    __slots__ = ("_reasons",)
+
+    def __init__(self) -> None:
+        self._reasons: dict[CancelScope, str] = {}
+
+    def cancel(self, scope: CancelScope, reason: str = "cancelled by the caller") -> None:
+        """Mark a scope; the first reason stays."""
+        self._reasons.setdefault(scope, reason)
+
+    def reason(self, scope: CancelScope) -> str | None:
+        """Return why a scope is cancelled, or None if it is not."""
+        if not self._reasons:
+            return None
+        return next((why for target, why in self._reasons.items() if scope.is_within(target)), None)
+
+    def check(self, scope: CancelScope) -> None:
+        """Raise if a scope is cancelled.
+
+        Raises:
+            CancelledError: With the scope and the reason.
+        """
+        if (why := self.reason(scope)) is not None:
+            raise CancelledError(f"{scope.path()}: {why}")

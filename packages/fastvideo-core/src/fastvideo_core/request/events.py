@@ -1,0 +1,151 @@
+"""What a request tells while it runs: one ordered stream of typed events.
+
+An invalid combination cannot be built: a media chunk always knows its stream, its place in time and whether it is a
+preview; a failure always has its reason.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+__all__ = [
+    "ArtifactCreated",
+    "Event",
+    "MediaChunk",
+    "MediaComplete",
+    "MediaInit",
+    "RequestAccepted",
+    "RequestCancelled",
+    "RequestCompleted",
+    "RequestFailed",
+    "RequestProgress",
+    "RequestStarted",
+    "parse_event",
+]
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    request_id: str
+    sequence: int = Field(ge=0)
+    """Position in the request's stream, from 0, without gaps."""
+    time_s: float
+    """Wall-clock time, seconds since the epoch."""
+
+
+class RequestAccepted(_Event):
+    """The request is valid and queued; its parameters are resolved."""
+
+    type: Literal["request.accepted"] = "request.accepted"
+    card: str
+    task: str
+    parameters: dict[str, Any]
+
+
+class RequestStarted(_Event):
+    """The first step is about to run."""
+
+    type: Literal["request.started"] = "request.started"
+
+
+class RequestProgress(_Event):
+    """A step was committed."""
+
+    type: Literal["request.progress"] = "request.progress"
+    node: str
+    step: int = Field(ge=0)
+    num_steps: int | None = None
+    fraction: float = Field(ge=0, le=1)
+    remaining_s: float | None = Field(default=None, ge=0)
+
+
+class RequestCompleted(_Event):
+    """All artifacts are there; nothing follows."""
+
+    type: Literal["request.completed"] = "request.completed"
+    artifacts: tuple[str, ...]
+    duration_s: float
+
+
+class RequestFailed(_Event):
+    """The request ended with an error; nothing follows."""
+
+    type: Literal["request.failed"] = "request.failed"
+    error: str
+    message: str
+
+
+class RequestCancelled(_Event):
+    """The request was cancelled; nothing follows."""
+
+    type: Literal["request.cancelled"] = "request.cancelled"
+    reason: str
+
+
+class ArtifactCreated(_Event):
+    """An artifact is ready."""
+
+    type: Literal["artifact.created"] = "artifact.created"
+    name: str
+    kind: str
+
+
+class MediaInit(_Event):
+    """A media stream begins."""
+
+    type: Literal["media.init"] = "media.init"
+    stream: str
+    codec: str
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    fps: float = Field(gt=0)
+
+
+class MediaChunk(_Event):
+    """Part of a media stream."""
+
+    type: Literal["media.chunk"] = "media.chunk"
+    stream: str
+    index: int = Field(ge=0)
+    start_s: float = Field(ge=0)
+    end_s: float = Field(ge=0)
+    is_preview: bool = False
+    data: Any = Field(default=None, exclude=True, repr=False)
+    """Reference to the frames, uint8 (T, H, W, 3); not part of the JSON form."""
+
+
+class MediaComplete(_Event):
+    """A media stream ends."""
+
+    type: Literal["media.complete"] = "media.complete"
+    stream: str
+    num_chunks: int = Field(ge=0)
+
+
+Event = Annotated[
+    RequestAccepted
+    | RequestStarted
+    | RequestProgress
+    | RequestCompleted
+    | RequestFailed
+    | RequestCancelled
+    | ArtifactCreated
+    | MediaInit
+    | MediaChunk
+    | MediaComplete,
+    Field(discriminator="type"),
+]
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+def parse_event(data: str | bytes) -> Any:
+    """Read an event from JSON.
+
+    Raises:
+        pydantic.ValidationError: It is not a valid event.
+    """
+    return _ADAPTER.validate_json(data)
