@@ -6,8 +6,9 @@ import json
 import math
 import time
 
-import _common
 import pytest
+
+import _common
 
 
 def test_parser_has_the_shared_options_and_refuses_no_rounds(capsys):
