@@ -16,6 +16,7 @@ import json
 import math
 import types
 import typing
+from collections.abc import Hashable
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -93,9 +94,9 @@ def _open(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 @cache
-def _field_types(cls: type) -> dict[str, Any]:
+def _field_types(cls: Hashable) -> dict[str, Any]:
     hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(typing.cast("type[Any]", cls))}
 
 
 def _encode(value: Any, annotation: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -181,7 +182,7 @@ def _with_subclasses(cls: Any) -> list[type]:
     """Return the dataclasses that a field annotated with `cls` may hold: itself and all that derive from it."""
     if not isinstance(cls, type):
         return []
-    below = [sub for direct in cls.__subclasses__() for sub in _with_subclasses(direct)]
+    below: list[type] = [sub for direct in type.__subclasses__(cls) for sub in _with_subclasses(direct)]
     return [cls, *below] if dataclasses.is_dataclass(cls) else below
 
 

@@ -1,0 +1,1 @@
+"""What crosses the product boundary: requests, parameters, artifacts, events, cancellation."""

@@ -1,0 +1,131 @@
+"""A resident model: the loaded components of a card, its loops and its step bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastvideo_core.card import ComponentFiles, ComponentSpec, LoopSpec, ModelCard, resolve_ref
+from fastvideo_core.errors import CheckpointError
+from fastvideo_core.loop.base import Loop, StepBody
+
+__all__ = ["ComponentSource", "LoadedComponent", "ModelInstance", "needed_components"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSource:
+    """What a component factory builds from.
+
+    Attributes:
+        spec: The component.
+        files: Its files in the manifest.
+        folder: Local folder that holds them.
+        dtype: Number format to load into.
+        device: Where to put it.
+    """
+
+    spec: ComponentSpec
+    files: ComponentFiles
+    folder: Path
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedComponent:
+    """What a component factory returns.
+
+    Attributes:
+        component: The module, tokenizer or processor.
+        config: Its validated configuration.
+        num_bytes: Bytes of weights in memory.
+        weights_version: Content version of its files; "" where it has no weights.
+    """
+
+    component: Any
+    config: Any
+    num_bytes: int = 0
+    weights_version: str = ""
+
+
+def needed_components(card: ModelCard, tasks: Iterable[str]) -> tuple[ComponentSpec, ...]:
+    """Return the components that some tasks need, in the card's order."""
+    wanted = tuple(tasks)
+    return tuple(spec for spec in card.components.values() if any(spec.is_needed_for(task) for task in wanted))
+
+
+class ModelInstance:
+    """A card that is loaded: weights, configurations, loops, step bodies. Nothing of any request is kept here.
+
+    Args:
+        card: The card.
+        instance_id: Name in plans and caches.
+        components: Loaded components by name.
+        precision: Number format.
+        device: Where the weights are.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        instance_id: str,
+        components: Mapping[str, LoadedComponent],
+        *,
+        precision: str,
+        device: torch.device,
+    ) -> None:
+        self.card = card
+        self.instance_id = instance_id
+        self.precision = precision
+        self.device = device
+        self._components = dict(components)
+        self.weights_version = "+".join(part.weights_version for part in components.values() if part.weights_version)
+        self.loops: dict[str, Loop[Any]] = {}
+        self.steps: dict[str, StepBody] = {}
+        for loop_id, spec in card.loops.items():
+            if set(spec.components) <= set(components):
+                self.loops[loop_id] = resolve_ref(spec.loop)(spec, self)
+                self.steps[loop_id] = resolve_ref(spec.step)
+
+    def config(self, component_id: str) -> Any:
+        """Return the configuration of a component."""
+        return self._component(component_id).config
+
+    def component(self, component_id: str) -> Any:
+        """Return a component."""
+        return self._component(component_id).component
+
+    def has_component(self, component_id: str) -> bool:
+        """Tell whether a component is loaded."""
+        return component_id in self._components
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of weights in memory."""
+        return sum(part.num_bytes for part in self._components.values())
+
+    def loop(self, loop_id: str) -> Loop[Any]:
+        """Return a loop of the card.
+
+        Raises:
+            CheckpointError: Components that the loop needs were not loaded.
+        """
+        if loop_id in self.loops:
+            return self.loops[loop_id]
+        spec: LoopSpec = self.card.loops[loop_id]
+        missing = sorted(set(spec.components) - set(self._components))
+        raise CheckpointError(
+            f"loop {loop_id} of {self.card.model_id} needs components that are not loaded: {', '.join(missing)}; "
+            "open the engine with a task that needs them"
+        )
+
+    def _component(self, component_id: str) -> LoadedComponent:
+        if component_id in self._components:
+            return self._components[component_id]
+        raise CheckpointError(
+            f"component {component_id!r} of {self.card.model_id} is not loaded; loaded: {', '.join(self._components)}"
+        )

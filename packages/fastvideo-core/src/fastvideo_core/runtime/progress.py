@@ -1,0 +1,114 @@
+"""Events and progress of one request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastvideo_core.loop.work import StepResult, WorkPlan
+from fastvideo_core.program.base import ModelLoopNode
+from fastvideo_core.request import events
+from fastvideo_core.runtime.prepare import PreparedRequest
+
+__all__ = ["EventLog", "Progress"]
+
+GENERATIVE_WEIGHT = 8.0
+"""How much longer a generative node is taken to be than any other, before anything is measured."""
+
+
+class EventLog:
+    """Numbers the events of a request and hands them on."""
+
+    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Any], None] | None) -> None:
+        self._prepared = prepared
+        self._on_event = on_event
+        self._sequence = 0
+
+    def emit(self, kind: type[Any], **fields: Any) -> None:
+        """Build the next event and hand it on."""
+        if self._on_event is None:
+            return
+        request_id = self._prepared.request.request_id
+        event = kind(request_id=request_id, sequence=self._sequence, time_s=time.time(), **fields)
+        self._sequence += 1
+        self._on_event(event)
+
+    def accepted(self) -> None:
+        """The request is valid."""
+        prepared = self._prepared
+        self.emit(
+            events.RequestAccepted,
+            card=prepared.card.model_id,
+            task=prepared.request.task,
+            parameters=prepared.parameters.to_json(),
+        )
+
+    def artifact(self, name: str, kind: str) -> None:
+        """An artifact is ready."""
+        self.emit(events.ArtifactCreated, name=name, kind=kind)
+
+    def completed(self, artifacts: tuple[str, ...], duration_s: float) -> None:
+        """All artifacts are there."""
+        self.emit(events.RequestCompleted, artifacts=artifacts, duration_s=duration_s)
+
+    def failed(self, error: Exception) -> None:
+        """The request ended with an error."""
+        self.emit(events.RequestFailed, error=type(error).__name__, message=str(error))
+
+    def cancelled(self, reason: str) -> None:
+        """The request was cancelled."""
+        self.emit(events.RequestCancelled, reason=reason)
+
+
+class Progress:
+    """Turns committed steps into progress events with the time that is left.
+
+    The share of a node in the whole is an estimate until it has run: a generative node counts `GENERATIVE_WEIGHT`
+    times as much as any other. The time left follows from the time taken so far.
+    """
+
+    def __init__(self, prepared: PreparedRequest, log: EventLog) -> None:
+        card = prepared.card
+        nodes = [node for node in prepared.nodes if isinstance(node, ModelLoopNode)]
+        weights = {n.node_id: GENERATIVE_WEIGHT if card.loops[n.loop].is_generative else 1.0 for n in nodes}
+        total = sum(weights.values())
+        self._shares = {node_id: weight / total for node_id, weight in weights.items()}
+        self._done = dict.fromkeys(weights, 0.0)
+        self._fraction = 0.0
+        self._log = log
+        self._started_at: float | None = None
+
+    def started(self) -> None:
+        """Note the first step."""
+        if self._started_at is None:
+            self._started_at = time.monotonic()
+            self._log.emit(events.RequestStarted)
+
+    def committed(self, node_id: str, plan: WorkPlan[Any], result: StepResult[Any]) -> None:
+        """Report a committed step and stream its chunks."""
+        if plan.num_steps:
+            self._done[node_id] = (plan.step_index + 1) / plan.num_steps
+        fraction = sum(self._shares[name] * done for name, done in self._done.items())
+        self._fraction = min(1.0, max(self._fraction, fraction))
+        elapsed_s = time.monotonic() - (self._started_at or time.monotonic())
+        remaining_s = elapsed_s * (1 - self._fraction) / self._fraction if self._fraction > 0 else None
+        self._log.emit(
+            events.RequestProgress,
+            node=node_id,
+            step=plan.step_index + 1,
+            num_steps=plan.num_steps,
+            fraction=self._fraction,
+            remaining_s=remaining_s,
+        )
+        for chunk in result.chunks:
+            if chunk.kind in ("media", "preview"):
+                self._log.emit(
+                    events.MediaChunk,
+                    stream=chunk.stream,
+                    index=chunk.index,
+                    start_s=chunk.start_s,
+                    end_s=chunk.end_s,
+                    is_preview=chunk.kind == "preview",
+                    data=chunk.data,
+                )
