@@ -160,3 +160,9 @@ class PluginError(FastVideoError):
 
 class ParityError(FastVideoError):
     """A parity check failed or could not run."""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return one line for an error of any kind."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, FastVideoError) else f"{type(error).__name__}: {text}".removesuffix(": ")

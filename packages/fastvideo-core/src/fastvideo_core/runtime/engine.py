@@ -12,11 +12,10 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import ValidationError
-
 from fastvideo_core.card import ModelCard
-from fastvideo_core.errors import CancelledError, FastVideoError, InputError, ResourceError
-from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart
+from fastvideo_core.errors import CancelledError, InputError, ResourceError
+from fastvideo_core.request.base import Request
+from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.executor import SerialExecutor, Tap
 from fastvideo_core.runtime.instance import ModelInstance
@@ -81,7 +80,9 @@ class Engine:
 
     def __init__(self, instance: ModelInstance, *, max_running: int = 4, tap: Tap | None = None) -> None:
         if max_running < 1:
-            raise InputError("at least one request must run", field="max_running", value=max_running, allowed="1 or more")
+            raise InputError(
+                "at least one request must run", field="max_running", value=max_running, allowed="1 or more"
+            )
         self.instance = instance
         self._executor = SerialExecutor({instance.instance_id: instance}, tap=tap)
         self._runs: dict[str, RequestRun] = {}
@@ -250,59 +251,3 @@ class Engine:
         own = asyncio.current_task()
         pending: list[Coroutine[Any, Any, Any] | asyncio.Task[Any]] = [t for t in asyncio.all_tasks() if t is not own]
         await asyncio.gather(*pending, return_exceptions=True)
-
-
-def build_request(
-    card: ModelCard,
-    prompt: str,
-    *,
-    task: str | None = None,
-    image: Any = None,
-    outputs: Sequence[str] = (),
-    exact: bool = False,
-    parameters: Mapping[str, Any] | None = None,
-    request_id: str | None = None,
-) -> Request:
-    """Build a request for a card; front ends share it, and no weights are needed.
-
-    Raises:
-        InputError: The card has no task for what is given.
-    """
-    chosen = task or _suggest_task(card, has_image=image is not None)
-    parts: list[Any] = [TextPart(name="prompt", text=prompt)]
-    if image is not None:
-        parts.append(_image_part(image))
-    fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
-    try:
-        return Request(
-            task=chosen,
-            inputs=tuple(parts),
-            parameters=dict(parameters or {}),
-            outputs=OutputSpec(artifacts=tuple(outputs)),
-            exact=exact,
-            **fields,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise InputError(first["msg"], field=field, value=first["input"]) from None
-
-
-def _suggest_task(card: ModelCard, *, has_image: bool) -> str:
-    """Suggest a task at the boundary: one that takes an image if there is one, else one that needs none."""
-    tasks = card.capabilities.tasks
-    default = card.capabilities.default_task
-    if has_image:
-        return next((name for name, spec in tasks.items() if "image" in spec.inputs), default)
-    return default
-
-
-def _image_part(image: Any) -> ImagePart:
-    return ImagePart(name="image", path=Path(image)) if isinstance(image, (str, Path)) else ImagePart(name="image", pixels=image)
-
-
-def describe_failure(error: BaseException) -> str:
-    """Return one line for an error of any kind."""
-    if isinstance(error, FastVideoError):
-        return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,66 @@
+"""From what a person says (a prompt, an image, some settings) to a request; shared by all front ends, free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fastvideo_core.card import ModelCard
+from fastvideo_core.errors import InputError
+from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart
+
+__all__ = ["build_request"]
+
+
+def build_request(
+    card: ModelCard,
+    prompt: str,
+    *,
+    task: str | None = None,
+    image: Any = None,
+    outputs: Sequence[str] = (),
+    exact: bool = False,
+    parameters: Mapping[str, Any] | None = None,
+    request_id: str | None = None,
+) -> Request:
+    """Build a request for a card; front ends share it, and no weights are needed.
+
+    Raises:
+        InputError: The card has no task for what is given.
+    """
+    chosen = task or _suggest_task(card, has_image=image is not None)
+    parts: list[Any] = [TextPart(name="prompt", text=prompt)]
+    if image is not None:
+        parts.append(_image_part(image))
+    fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
+    try:
+        return Request(
+            task=chosen,
+            inputs=tuple(parts),
+            parameters=dict(parameters or {}),
+            outputs=OutputSpec(artifacts=tuple(outputs)),
+            exact=exact,
+            **fields,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InputError(first["msg"], field=field, value=first["input"]) from None
+
+
+def _suggest_task(card: ModelCard, *, has_image: bool) -> str:
+    """Suggest a task at the boundary: one that takes an image if there is one, else one that needs none."""
+    tasks = card.capabilities.tasks
+    default = card.capabilities.default_task
+    if has_image:
+        return next((name for name, spec in tasks.items() if "image" in spec.inputs), default)
+    return default
+
+
+def _image_part(image: Any) -> ImagePart:
+    if isinstance(image, (str, Path)):
+        return ImagePart(name="image", path=Path(image))
+    return ImagePart(name="image", pixels=image)
