@@ -1,0 +1,34 @@
+"""Samplers: pure functions on explicit state, in paper notation. No function here iterates over steps.
+
+A sampler turns settings into a `Schedule` and then makes one step at a time:
+
+    sampler = get_sampler("unipc")
+    schedule = sampler.make_schedule(ScheduleSpec(num_steps=50, shift=3.0))
+    state = sampler.init_state(schedule)
+    sample, state = sampler.step(schedule, state, velocity, sample, step_index)
+"""
+
+from __future__ import annotations
+
+from fastvideo_core.loop.samplers.base import (
+    Sampler,
+    SamplerState,
+    Schedule,
+    ScheduleSpec,
+    StepCoefficients,
+)
+from fastvideo_core.loop.samplers.registry import SAMPLERS, extend_samplers, get_sampler
+from fastvideo_core.loop.samplers.rows import StepRow, step_rows
+
+__all__ = [
+    "SAMPLERS",
+    "Sampler",
+    "SamplerState",
+    "Schedule",
+    "ScheduleSpec",
+    "StepCoefficients",
+    "StepRow",
+    "extend_samplers",
+    "get_sampler",
+    "step_rows",
+]
