@@ -1,8 +1,9 @@
 """Only the driver iterates over the steps of a loop.
 
-A static check can only be as good as the names: it looks for Python loops and comprehensions that call a step, or fold
-one in, and for those that run over a schedule. Training code has its optimizer's steps; its folders are listed in
-exceptions.toml.
+A static check can only be as good as the names: it looks for Python loops that call a step, or fold one in, and for
+those that run over a schedule. A comprehension over a batch takes one step of each request and is fine; only one that
+carries a value from turn to turn can be a loop over steps. Training code has its optimizer's steps; its folders are
+listed in exceptions.toml.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import ast
 import pytest
 
 DRIVER = "packages/fastvideo-core/src/fastvideo_core/loop/driver.py"
-LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 STEP_METHODS = {"advance", "next", "run_step", "step"}
 SCHEDULES = {"num_inference_steps", "num_steps", "timesteps"}
 
@@ -20,12 +22,17 @@ SCHEDULES = {"num_inference_steps", "num_steps", "timesteps"}
 def find_loops(source):
     """Yield (line number, explanation) for each loop over steps in a source."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, LOOPS):
+        if isinstance(node, LOOPS) or (isinstance(node, COMPREHENSIONS) and carries_a_value(node)):
             call = next(filter(None, map(step_call, repeated(node))), None)
             if call:
                 yield node.lineno, f"calls {call} in a loop"
-            elif not is_arithmetic(node) and SCHEDULES & set(iterated_names(node)):
-                yield node.lineno, f"iterates over {', '.join(sorted(SCHEDULES & set(iterated_names(node))))}"
+            elif schedules := sorted(SCHEDULES & set(iterated_names(node))):
+                yield node.lineno, f"iterates over {', '.join(schedules)}"
+
+
+def carries_a_value(comprehension):
+    """Say whether a comprehension assigns to a name that outlives a turn."""
+    return any(isinstance(node, ast.NamedExpr) for node in ast.walk(comprehension))
 
 
 def repeated(loop):
@@ -47,18 +54,10 @@ def step_call(node):
 
 
 def iterated_names(loop):
-    """Yield the names in the expression that a loop runs over."""
-    iterables = [generator.iter for generator in getattr(loop, "generators", [])]
-    iterables += [loop.iter] if isinstance(loop, (ast.For, ast.AsyncFor)) else []
-    for iterable in iterables:
-        for node in ast.walk(iterable):
-            if isinstance(node, (ast.Name, ast.Attribute)):
-                yield node.id if isinstance(node, ast.Name) else node.attr
-
-
-def is_arithmetic(loop):
-    """Say whether a loop only computes numbers: a comprehension, such as one that makes a schedule."""
-    return not isinstance(loop, (ast.For, ast.AsyncFor, ast.While))
+    """Yield the names in the expression that a `for` statement runs over."""
+    for node in ast.walk(loop.iter) if isinstance(loop, (ast.For, ast.AsyncFor)) else ():
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield node.id if isinstance(node, ast.Name) else node.attr
 
 
 def test_only_the_driver_iterates_over_steps(sources, root, assert_none):
@@ -85,7 +84,7 @@ def test_only_the_driver_iterates_over_steps(sources, root, assert_none):
         "while not done:\n    state = loop.advance(state, result)",
         "for sigma in sigmas:\n    x = unipc_step(x, sigma)",
         "for sigma in sigmas:\n    if ok:\n        x = sampler.step(x, sigma)",
-        "xs = [sampler.step(x) for x in xs]",
+        "xs = [x := sampler.step(x, sigma) for sigma in sigmas]",
         "async def f():\n    async for t in source:\n        x = body.run_step(t)",
     ],
 )
@@ -97,6 +96,7 @@ def test_a_loop_over_steps_is_caught(code):
     "code",
     [
         "x = sampler.step(x)",
+        "xs = [sampler.step(x) for x in batch]",
         "for block in blocks:\n    x = block(x)",
         "for frame in frames:\n    item = next(iterator)",
         "sigmas = [shift(i) for i in range(num_steps)]",
