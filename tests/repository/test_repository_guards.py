@@ -21,9 +21,11 @@ def test_a_name_look_up_is_refused():
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_works(host):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection((host, server.getsockname()[1]), timeout=5) as client:
-            assert client.getpeername()[0] == "127.0.0.1"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection((host, server.getsockname()[1]), timeout=5) as client,
+    ):
+        assert client.getpeername()[0] == "127.0.0.1"
 
 
 def test_the_hub_folder_is_temporary():
