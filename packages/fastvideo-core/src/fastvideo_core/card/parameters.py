@@ -103,7 +103,11 @@ class ParameterSpec(Contract):
         if self.choices is not None and value not in self.choices:
             near = get_close_matches(value, self.choices, n=1, cutoff=0.3)
             raise ParameterError(
-                "not a known value", field=name, value=value, allowed=self.allowed_text(), nearest=next(iter(near), None)
+                "not a known value",
+                field=name,
+                value=value,
+                allowed=self.allowed_text(),
+                nearest=next(iter(near), None),
             )
         return value
 

@@ -30,17 +30,20 @@ class PrecisionContract(Contract):
     """The number formats that a card may be served in.
 
     Attributes:
-        default: What runs when nobody says otherwise.
+        default: What runs on an accelerator when nobody says otherwise.
+        default_cpu: What runs on a CPU, where 16-bit formats are slower than float32, when nobody says otherwise.
         allowed: All that may be asked for.
     """
 
     default: Precision = "bfloat16"
+    default_cpu: Precision = "float32"
     allowed: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
 
     @model_validator(mode="after")
     def _default_is_allowed(self) -> PrecisionContract:
-        if self.default not in self.allowed:
-            raise ValueError(f"default precision {self.default!r} is not among the allowed {list(self.allowed)}")
+        for precision in (self.default, self.default_cpu):
+            if precision not in self.allowed:
+                raise ValueError(f"default precision {precision!r} is not among the allowed {list(self.allowed)}")
         return self
 
     def check(self, precision: str, *, assumed: str) -> None:

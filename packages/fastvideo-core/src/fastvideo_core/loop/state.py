@@ -132,7 +132,8 @@ def _encode_key(key: Any, path: str) -> Any:
 def _encode_dataclass(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     types_ = _field_types(type(value))
     fields = {
-        name: _encode(getattr(value, name), annotation, f"{path}.{name}", tensors) for name, annotation in types_.items()
+        name: _encode(getattr(value, name), annotation, f"{path}.{name}", tensors)
+        for name, annotation in types_.items()
     }
     return {"object": _class_name(type(value)), "fields": fields}
 

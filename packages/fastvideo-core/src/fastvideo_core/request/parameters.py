@@ -89,9 +89,7 @@ def resolve_parameters(
     return ResolvedParameters(values, sources)
 
 
-def _pick(
-    name: str, given: Mapping[str, Any], deploy: Mapping[str, Any], default: Any
-) -> tuple[ParameterSource, Any]:
+def _pick(name: str, given: Mapping[str, Any], deploy: Mapping[str, Any], default: Any) -> tuple[ParameterSource, Any]:
     if name in given:
         return "request", given[name]
     if name in deploy:

@@ -67,7 +67,9 @@ class Catalog:
         if path.is_dir():
             return self.read_folder(path)
         if path.exists():
-            raise UnknownCardError("a file, not a folder", field="card", value=name, allowed="a folder in diffusers layout")
+            raise UnknownCardError(
+                "a file, not a folder", field="card", value=name, allowed="a folder in diffusers layout"
+            )
         repository, _, revision = name.partition("@")
         if revision == "" and repository in self.repositories:
             return self.cards[self.repositories[repository]]
@@ -98,7 +100,9 @@ class Catalog:
             card = ModelCard.from_json(card_file.read_text(encoding="utf-8"), origin=str(card_file))
             return card.model_copy(update={"checkpoint": card.checkpoint.model_copy(update={"source": source})})
         index = read_json(folder / INDEX_FILE, missing=f"{folder} holds neither {CARD_FILE} nor {INDEX_FILE}")
-        configs = {path.parent.name: read_json(path) for path in sorted(folder.glob("*/*config.json")) if _is_config(path)}
+        configs = {
+            path.parent.name: read_json(path) for path in sorted(folder.glob("*/*config.json")) if _is_config(path)
+        }
         card = self._registry.manager.hook.card_from_layout(source=source, index=index, configs=configs)
         if card is None:
             raise CheckpointError(

@@ -45,9 +45,7 @@ class PreparedRequest:
         return self.node_parameters.get(node_id, self.parameters)
 
 
-def prepare_request(
-    card: ModelCard, request: Request, *, deploy: Mapping[str, Any] | None = None
-) -> PreparedRequest:
+def prepare_request(card: ModelCard, request: Request, *, deploy: Mapping[str, Any] | None = None) -> PreparedRequest:
     """Check a request against a card and resolve its parameters.
 
     Args:
@@ -129,7 +127,7 @@ def _read(part: Any, is_required: bool) -> Any:
             raise PromptError("the text is empty", field=part.name, value=part.text, allowed="at least one word")
         return part.text
     if isinstance(part, ImagePart):
-        from fastvideo_core.request.media import load_image
+        from fastvideo_core.request.media.images import load_image
 
         return load_image(part.path if part.path is not None else part.pixels, field=part.name)
     return part

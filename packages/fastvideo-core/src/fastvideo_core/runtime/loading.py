@@ -1,0 +1,188 @@
+"""From a card to a resident model: precision and device first, then files, then memory, then weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from fastvideo_core.card import ComponentSpec, ModelCard, resolve_ref
+from fastvideo_core.errors import ParameterError, ResourceError
+from fastvideo_core.loop.policies.precision import torch_dtype
+from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, ModelInstance, needed_components
+from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
+from fastvideo_core.runtime.weights.hub import HubAccess
+from fastvideo_core.runtime.weights.keys import keep_name
+from fastvideo_core.runtime.weights.locate import locate
+from fastvideo_core.runtime.weights.memory import check_memory, estimate_bytes
+from fastvideo_core.runtime.weights.module import LoadReport, load_module
+from fastvideo_core.runtime.weights.version import weights_version
+
+__all__ = ["LoadedWeights", "load_instance", "load_weights", "resolve_device", "resolve_precision"]
+
+_ModuleT = TypeVar("_ModuleT", bound=torch.nn.Module)
+
+HOST_KINDS = ("tokenizer", "image_processor")
+"""Kinds of components that have no weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A module with what was read for it.
+
+    Attributes:
+        module: In evaluation mode, on its device, without gradients.
+        report: Files, bytes, formats.
+        version: Content version of the files.
+    """
+
+    module: Any
+    report: LoadReport
+    version: str
+
+    def as_component(self, config: Any) -> LoadedComponent:
+        """Return what a component factory returns."""
+        return LoadedComponent(self.module, config, self.report.memory_bytes, self.version)
+
+
+def load_instance(
+    card: ModelCard,
+    *,
+    device: str = "auto",
+    precision: str | None = None,
+    tasks: Sequence[str] | None = None,
+    access: HubAccess | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ModelInstance:
+    """Load a card's components for some tasks.
+
+    Args:
+        card: The card.
+        device: "auto", "cpu", "cuda" or "cuda:<index>".
+        precision: Number format; None takes the card's default for the device.
+        tasks: Tasks that will be asked for; None means all.
+        access: How the hub is reached.
+        on_progress: Told the bytes of a download: done and in all.
+
+    Raises:
+        UnknownTaskError: The card has no such task.
+        PrecisionMismatchError: The weights do not run in that precision.
+        CheckpointError: Weights are missing or broken.
+        ResourceError: There is no such device, or no room.
+    """
+    target = resolve_device(device)
+    chosen = resolve_precision(card, precision, target)
+    for task in tasks or ():
+        card.task(task)
+    specs = needed_components(card, tasks or tuple(card.capabilities.tasks))
+    sources = _sources(card, specs, target, chosen, access, on_progress)
+    _check_memory(card, sources, target)
+    components = {source.spec.component_id: resolve_ref(source.spec.factory)(source) for source in sources}
+    return ModelInstance(card, card.model_id, components, precision=chosen, device=target)
+
+
+def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> LoadedWeights:
+    """Build a component's module and fill it from its files; for component factories.
+
+    Args:
+        source: What the factory was given.
+        build: Makes the module.
+
+    Raises:
+        CheckpointError: A tensor is missing, left over, or of another shape.
+    """
+    files = weight_files(source)
+    key_map = keep_name if source.files.key_map is None else resolve_ref(source.files.key_map)
+    patterns = source.spec.precision_policy.keep_float32
+    module, report = load_module(
+        build,
+        files,
+        dtype=source.dtype,
+        device=source.device,
+        key_map=key_map,
+        keep_float32=lambda name: any(pattern in name for pattern in patterns),
+    )
+    return LoadedWeights(module.requires_grad_(False), report, weights_version(files))
+
+
+def weight_files(source: ComponentSource) -> WeightFiles:
+    """Find and check the weight files of a component."""
+    return list_weight_files(source.folder, source.files.folder)
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device of a name.
+
+    Raises:
+        ParameterError: It is no device's name.
+        ResourceError: The machine has no such device.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        target = torch.device(device)
+    except RuntimeError:
+        target = torch.device("meta")
+    if target.type not in ("cpu", "cuda"):
+        raise ParameterError("not a device", field="device", value=device, allowed="auto, cpu, cuda, cuda:<index>")
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise ResourceError(f"device {device!r} is not there: torch {torch.__version__} finds no CUDA device; use cpu")
+    if target.type == "cuda" and target.index is not None and target.index >= torch.cuda.device_count():
+        raise ResourceError(f"device {device!r} is not there: this machine has {torch.cuda.device_count()}")
+    return target
+
+
+def resolve_precision(card: ModelCard, precision: str | None, device: torch.device) -> str:
+    """Return the number format to run in.
+
+    Raises:
+        PrecisionMismatchError: The card or its recipe rules it out.
+    """
+    chosen = precision or (card.precision.default_cpu if device.type == "cpu" else card.precision.default)
+    card.check_precision(chosen)
+    return chosen
+
+
+def _sources(
+    card: ModelCard,
+    specs: Sequence[ComponentSpec],
+    device: torch.device,
+    precision: str,
+    access: HubAccess | None,
+    on_progress: Callable[[int, int], None] | None,
+) -> list[ComponentSource]:
+    manifest = card.checkpoint
+    folders = tuple(manifest.components[spec.load_id].folder for spec in specs)
+    location = locate(
+        manifest.source.kind,
+        manifest.source.location,
+        revision=manifest.source.revision,
+        components=folders,
+        access=access,
+        on_progress=on_progress,
+    )
+    return [
+        ComponentSource(
+            spec=spec,
+            files=manifest.components[spec.load_id],
+            folder=location.folder,
+            dtype=torch_dtype(spec.precision_policy.compute or precision),
+            device=device,
+        )
+        for spec in specs
+    ]
+
+
+def _check_memory(card: ModelCard, sources: Sequence[ComponentSource], device: torch.device) -> None:
+    need_bytes = 0
+    for source in sources:
+        if source.spec.kind not in HOST_KINDS:
+            patterns = source.spec.precision_policy.keep_float32
+            need_bytes += estimate_bytes(
+                weight_files(source),
+                source.dtype,
+                keep_float32=lambda name, patterns=patterns: any(p in name for p in patterns),  # type: ignore[misc]
+            )
+    check_memory(need_bytes, device=str(device), purpose=f"the weights of {card.model_id}")

@@ -1,0 +1,304 @@
+"""From facts to a card: one place that says how Wan's components, loops, tasks and parity hang together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastvideo_core.card import (
+    CacheContract,
+    CachePolicy,
+    CapabilityMatrix,
+    CheckpointManifest,
+    ComponentFiles,
+    ComponentSpec,
+    GraphCapturePolicy,
+    InputSpec,
+    LoopSpec,
+    ModelCard,
+    ParallelConstraint,
+    ParallelismContract,
+    ParameterSpec,
+    ParitySpec,
+    PrecisionContract,
+    PrecisionPolicy,
+    TaskSpec,
+)
+from fastvideo_wan.cards.facts import WanFacts
+from fastvideo_wan.cards.parity import parity_tests
+
+__all__ = ["make_card"]
+
+_MAX_STEP_PIXELS = 81 * 480 * 832 // 4
+"""Pixels that one decode step makes at most: a quarter of the usual clip, so that others are not kept waiting."""
+
+_MAX_SEED = 2**63 - 1
+
+
+def make_card(facts: WanFacts) -> ModelCard:
+    """Return the card of a checkpoint."""
+    components = _components(facts)
+    tests = parity_tests(facts)
+    return ModelCard(
+        model_id=facts.model_id,
+        family="wan",
+        title=facts.title,
+        license=facts.license,
+        components={spec.component_id: spec for spec in components},
+        loops={spec.loop_id: spec for spec in _loops(facts)},
+        capabilities=_capabilities(facts),
+        recipe=facts.recipe,
+        parity=ParitySpec(tests=tests, batch_invariant=False, batch_max_relative_error=1e-4),
+        caches={
+            "text_kv": CacheContract(cache_class="feature", component="transformer", keyed_by=("input_hashes",)),
+            "vae_features": CacheContract(cache_class="residual", component="vae"),
+        },
+        parallelism=ParallelismContract(),
+        precision=PrecisionContract(default=facts.default_precision),
+        checkpoint=CheckpointManifest(
+            source=facts.source, components={spec.load_id: _files(facts, spec) for spec in components}
+        ),
+        figures=facts.figures,
+    )
+
+
+def _image_tasks(facts: WanFacts) -> tuple[str, ...]:
+    return () if facts.conditioning == "none" else ("image_to_video",)
+
+
+def _components(facts: WanFacts) -> list[ComponentSpec]:
+    heads = ParallelConstraint(divides={"tp": facts.num_heads, "sp": facts.num_heads})
+    # The reference keeps these parts of the transformer in float32 whatever the rest runs in.
+    transformer = PrecisionPolicy(keep_float32=("time_embedder", "scale_shift_table", "norm1", "norm2", "norm3"))
+    specs = [
+        _component("tokenizer", "tokenizer", "build_tokenizer"),
+        _component("text_encoder", "text_encoder", "build_text_encoder"),
+        _component("transformer", "dit", "build_transformer", precision=transformer, constraint=heads),
+    ]
+    if facts.boundary_ratio is not None:
+        specs.append(_component("transformer_2", "dit", "build_transformer", precision=transformer, constraint=heads))
+    if facts.conditioning == "channels_and_vision":
+        needed = _image_tasks(facts)
+        specs.append(_component("image_processor", "image_processor", "build_image_processor", needed_for=needed))
+        specs.append(
+            _component("image_encoder", "image_encoder", "build_image_encoder", precision=_FLOAT32, needed_for=needed)
+        )
+    specs.append(_component("vae", "vae", "build_vae", precision=_FLOAT32))
+    return specs
+
+
+_FLOAT32 = PrecisionPolicy(compute="float32")
+
+
+def _component(
+    name: str,
+    kind: Any,
+    factory: str,
+    *,
+    precision: PrecisionPolicy | None = None,
+    constraint: ParallelConstraint | None = None,
+    needed_for: tuple[str, ...] = (),
+) -> ComponentSpec:
+    return ComponentSpec(
+        component_id=name,
+        kind=kind,
+        load_id=name,
+        factory=f"fastvideo_wan.components:{factory}",
+        precision_policy=precision or PrecisionPolicy(),
+        parallel_constraints=constraint or ParallelConstraint(),
+        required_for=needed_for,
+    )
+
+
+def _files(facts: WanFacts, spec: ComponentSpec) -> ComponentFiles:
+    layout = "diffusers" if spec.kind in ("dit", "vae") else "transformers"
+    tasks = _image_tasks(facts) if spec.required_for else ()
+    return ComponentFiles(folder=spec.component_id, layout=layout, required_for=tasks)
+
+
+def _loops(facts: WanFacts) -> list[LoopSpec]:
+    options = {
+        "text_length": facts.text_length,
+        "guidance": "none" if facts.guidance_scale is None else "batched",
+        "boundary_ratio": facts.boundary_ratio,
+        "expand_timesteps": facts.expand_timesteps,
+        "num_train_timesteps": 1000,
+    }
+    loops = [_text_loop(options), _denoise_loop(facts, options), _decode_loop()]
+    if facts.conditioning != "none":
+        loops.append(_condition_loop(facts))
+    if facts.conditioning == "channels_and_vision":
+        loops.append(_vision_loop())
+    return loops
+
+
+def _text_loop(options: dict[str, Any]) -> LoopSpec:
+    module = "fastvideo_wan.loops.text"
+    return LoopSpec(
+        loop_id="text_encode",
+        loop=f"{module}:TextEncodeLoop",
+        step=f"{module}:run_step",
+        state_schema=f"{module}:TextState",
+        step_schema=f"{module}:TextPayload",
+        result_schema=f"{module}:TextValues",
+        step_cost_model=_COST,
+        components=("tokenizer", "text_encoder"),
+        outputs=("embeds",),
+        options=options,
+    )
+
+
+_COST = "fastvideo_wan.loops.costs:plan_cost"
+
+
+def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
+    module = "fastvideo_wan.loops.denoise"
+    experts = ("transformer",) if facts.boundary_ratio is None else ("transformer", "transformer_2")
+    sampler_options = {} if facts.dmd_steps is None else {"lcm": {"steps": list(facts.dmd_steps), "warp": False}}
+    pinned: dict[str, Any] = {}
+    if facts.dmd_steps is not None:
+        pinned = {"sampler": "lcm", "num_inference_steps": len(facts.dmd_steps), "flow_shift": facts.flow_shift}
+    return LoopSpec(
+        loop_id=facts.loop_id,
+        loop=f"{module}:DenoiseLoop",
+        step="fastvideo_wan.loops.denoise_step:run_step",
+        state_schema=f"{module}:DenoiseState",
+        step_schema=f"{module}:DenoisePayload",
+        result_schema=f"{module}:DenoiseValues",
+        step_cost_model=_COST,
+        components=(*experts, "vae"),
+        outputs=("latents",),
+        is_generative=True,
+        pinned=pinned,
+        options={**options, "sampler_options": sampler_options},
+        graph_capture=GraphCapturePolicy(compile_blocks=True, cuda_graph=True),
+        cache_policy=CachePolicy(reads=("text_kv",), writes=("text_kv",)),
+    )
+
+
+def _decode_loop() -> LoopSpec:
+    module = "fastvideo_wan.loops.decode"
+    return LoopSpec(
+        loop_id="vae_decode",
+        loop=f"{module}:DecodeLoop",
+        step=f"{module}:run_step",
+        state_schema=f"{module}:DecodeState",
+        step_schema=f"{module}:DecodePayload",
+        result_schema=f"{module}:DecodeValues",
+        step_cost_model=_COST,
+        components=("vae",),
+        outputs=("frames",),
+        options={"max_step_pixels": _MAX_STEP_PIXELS},
+        cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
+    )
+
+
+def _condition_loop(facts: WanFacts) -> LoopSpec:
+    module = "fastvideo_wan.loops.image"
+    return LoopSpec(
+        loop_id="condition_encode",
+        loop=f"{module}:ConditionEncodeLoop",
+        step=f"{module}:run_condition_step",
+        state_schema=f"{module}:ConditionState",
+        step_schema=f"{module}:ConditionPayload",
+        result_schema=f"{module}:ConditionValues",
+        step_cost_model=_COST,
+        components=("vae",),
+        outputs=("condition",),
+        options={"is_blended": facts.conditioning == "first_frame"},
+        cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
+    )
+
+
+def _vision_loop() -> LoopSpec:
+    module = "fastvideo_wan.loops.image"
+    return LoopSpec(
+        loop_id="image_encode",
+        loop=f"{module}:ImageEncodeLoop",
+        step=f"{module}:run_image_step",
+        state_schema=f"{module}:ImageState",
+        step_schema=f"{module}:ImagePayload",
+        result_schema=f"{module}:ImageValues",
+        step_cost_model=_COST,
+        components=("image_processor", "image_encoder"),
+        outputs=("embeds",),
+    )
+
+
+def _capabilities(facts: WanFacts) -> CapabilityMatrix:
+    tasks: dict[str, TaskSpec] = {}
+    if facts.accepts_text_only:
+        name = "TEXT_TO_VIDEO" if facts.dmd_steps is None else "FEW_STEP_TEXT_TO_VIDEO"
+        tasks["text_to_video"] = _task(facts, name, "A video from a prompt.")
+    if facts.conditioning != "none":
+        name = "VISION_IMAGE_TO_VIDEO" if facts.conditioning == "channels_and_vision" else "IMAGE_TO_VIDEO"
+        tasks["image_to_video"] = _task(facts, name, "A video from a prompt and its first frame.", has_image=True)
+    return CapabilityMatrix(tasks=tasks, default_task=next(iter(tasks)))
+
+
+def _task(facts: WanFacts, program: str, description: str, *, has_image: bool = False) -> TaskSpec:
+    inputs = {"prompt": InputSpec(modality="text", max_length=facts.text_length, description="What to show.")}
+    if has_image:
+        inputs["image"] = InputSpec(modality="image", description="First frame; stretched to the video's size.")
+    return TaskSpec(
+        program=f"fastvideo_wan.programs:{program}",
+        inputs=inputs,
+        outputs={"video": "video", "latents": "latents"},
+        parameters=_parameters(facts),
+        description=description,
+    )
+
+
+def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
+    grid, frames = facts.size_grid, facts.temporal_factor * facts.patch[0]
+    size = {"type": "integer", "minimum": grid, "maximum": facts.max_size, "multiple_of": grid, "unit": "pixels"}
+    parameters = {
+        "num_frames": ParameterSpec(
+            type="integer", default=facts.num_frames, minimum=1, maximum=facts.max_frames, multiple_of=frames, offset=1,
+            unit="frames", description="Length of the video.",
+        ),
+        "height": ParameterSpec(default=facts.height, description="Height of the video.", **size),
+        "width": ParameterSpec(default=facts.width, description="Width of the video.", **size),
+        "num_inference_steps": ParameterSpec(
+            type="integer", default=facts.num_inference_steps, minimum=1, maximum=1000, description="Sampler steps.",
+        ),
+        "flow_shift": ParameterSpec(
+            type="number", default=facts.flow_shift, minimum=0.01, maximum=100,
+            description="How much of the schedule is spent at high noise.",
+        ),
+        "sampler": ParameterSpec(
+            type="string", default=facts.sampler, choices=_samplers(facts), description="How a step is made."
+        ),
+        "seed": ParameterSpec(
+            type="integer", default=None, minimum=0, maximum=_MAX_SEED, is_nullable=True,
+            description="Seed of the noise; null draws one, which is reported.",
+        ),
+        "fps": ParameterSpec(
+            type="number", default=facts.fps, minimum=0.1, maximum=240, unit="frames a second",
+            description="Frame rate written to the file; the model's own motion is made for the default.",
+        ),
+    }  # fmt: skip
+    return {**parameters, **_guidance_parameters(facts)}
+
+
+def _samplers(facts: WanFacts) -> tuple[str, ...]:
+    return ("lcm",) if facts.dmd_steps is not None else ("unipc", "flow_euler", "dpmpp_2m")
+
+
+def _guidance_parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
+    if facts.guidance_scale is None:
+        return {}
+    scale = {"type": "number", "minimum": 0, "maximum": 50}
+    parameters = {
+        "guidance_scale": ParameterSpec(
+            default=facts.guidance_scale, description="Weight of the prompt; 1 or less switches guidance off.", **scale
+        ),
+        "negative_prompt": ParameterSpec(
+            type="string", default="", is_nullable=True, description="What to steer away from."
+        ),
+    }
+    if facts.boundary_ratio is not None:
+        parameters["guidance_scale_2"] = ParameterSpec(
+            default=facts.guidance_scale_2, is_nullable=True,
+            description="Weight of the prompt in the low-noise expert; null repeats the first.", **scale,
+        )  # fmt: skip
+    return parameters

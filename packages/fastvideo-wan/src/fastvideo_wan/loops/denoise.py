@@ -1,0 +1,326 @@
+"""Denoising as a loop: noise in, clean latents out; one sampler step a step.
+
+The first step of each expert computes the cross-attention keys and values of the prompts, once a request.
+Shape letters: B rows; C channels; T, H, W latent frames, rows, columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fastvideo_core.card import LoopSpec
+from fastvideo_core.errors import InputError
+from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView
+from fastvideo_core.loop.policies.cfg import (
+    ClassifierFreeGuidance,
+    EmbeddedGuidance,
+    NoGuidance,
+    RescaledGuidance,
+    ZeroStarGuidance,
+)
+from fastvideo_core.loop.policies.conditioning import num_latent_frames
+from fastvideo_core.loop.policies.experts import Expert, SingleExpert, StepIndexExperts, TimestepExperts
+from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler
+from fastvideo_core.loop.state import LoopState
+from fastvideo_core.loop.work import (
+    BatchKey,
+    CachePlan,
+    Done,
+    PlacementHint,
+    Profile,
+    ResourceRequest,
+    ShapeSignature,
+    StepCost,
+    StepResult,
+    WorkKind,
+    WorkPlan,
+)
+from fastvideo_core.request.cancel import CancelScope
+from fastvideo_wan.loops.costs import context_cost, denoise_cost
+from fastvideo_wan.loops.guidance import guidance_of
+from fastvideo_wan.loops.text import EncodedText
+from fastvideo_wan.models.context import TextContext
+
+__all__ = ["ContextPayload", "ContextValues", "DenoiseLoop", "DenoisePayload", "DenoiseState", "DenoiseValues"]
+
+Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
+Experts = SingleExpert | TimestepExperts | StepIndexExperts
+
+
+@dataclass(slots=True)
+class DenoiseState(LoopState):
+    """State of denoising.
+
+    Attributes:
+        latents_1CTHW: The sample, float32.
+        text: Encoded prompts, by branch.
+        schedule: Noise levels and scalars of all steps.
+        sampler: What the sampler remembers.
+        policy: Guidance.
+        experts: Routing of steps to components.
+        branches: Branches of every step.
+        scope: What cancels it.
+        profile: Serve, rollout or train.
+        is_exact: Whether the reference's order of operations is kept.
+        step_index: The next sampler step.
+        num_planned: Steps committed, those for contexts included.
+        contexts: Cross-attention keys and values by component and branch.
+        noises: Fresh noise of each step that takes some, by step index; drawn at the start.
+        condition_1CTHW: Encoded image: with its mask as further channels, or in place of known frames.
+        image_embeds_1ME: Tokens of the image encoder.
+        num_known: Latent frames at the start that are given and not denoised.
+        plugin_state: State of interceptors, by plugin and branch.
+    """
+
+    latents_1CTHW: torch.Tensor
+    text: EncodedText
+    schedule: Schedule
+    sampler: SamplerState
+    policy: Policy
+    experts: Experts
+    branches: tuple[str, ...]
+    scope: CancelScope
+    profile: Profile
+    is_exact: bool
+    step_index: int = 0
+    num_planned: int = 0
+    contexts: dict[str, dict[str, TextContext]] = field(default_factory=dict)
+    noises: dict[int, torch.Tensor] = field(default_factory=dict)
+    condition_1CTHW: torch.Tensor | None = None
+    image_embeds_1ME: torch.Tensor | None = None
+    num_known: int = 0
+    plugin_state: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPayload:
+    """Prompts whose keys and values are to be computed.
+
+    Attributes:
+        component: The transformer.
+        text: Encoded prompts.
+        image_embeds_1ME: Tokens of the image encoder.
+        is_exact: Whether the reference's order of operations is kept.
+    """
+
+    component: str
+    text: EncodedText
+    image_embeds_1ME: torch.Tensor | None
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DenoisePayload:
+    """One sampler step.
+
+    Attributes:
+        component: The transformer.
+        latents_1CTHW: The sample.
+        contexts: Keys and values by branch.
+        schedule: Noise levels and scalars.
+        sampler: What the sampler remembers.
+        sampler_step: Which step of the schedule.
+        policy: Guidance.
+        branches: Branches.
+        guidance_scale: Scale at this step.
+        noise_1CTHW: Fresh noise, for steps that take some.
+        condition_1CTHW: Encoded image.
+        num_known: Latent frames that are given.
+        expand_timesteps: Whether every token has its own timestep.
+        is_last: Whether it is the last step.
+        is_exact: Whether the reference's order of operations is kept.
+    """
+
+    component: str
+    latents_1CTHW: torch.Tensor
+    contexts: dict[str, TextContext]
+    schedule: Schedule
+    sampler: SamplerState
+    sampler_step: int
+    policy: Policy
+    branches: tuple[str, ...]
+    guidance_scale: float
+    noise_1CTHW: torch.Tensor | None
+    condition_1CTHW: torch.Tensor | None
+    num_known: int
+    expand_timesteps: bool
+    is_last: bool
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContextValues:
+    """Keys and values of a request's prompts, by branch."""
+
+    component: str
+    contexts: dict[str, TextContext]
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiseValues:
+    """The sample after a step, and what the sampler remembers."""
+
+    latents_1CTHW: torch.Tensor
+    sampler: SamplerState
+
+
+class DenoiseLoop:
+    """Denoises one request.
+
+    Args:
+        spec: The card's loop. Options: `num_train_timesteps`, `guidance` and its settings, `boundary_ratio`,
+            `expand_timesteps`, `timestep_list` (few-step models), and `sampler_options`.
+        model: The resident model, with `transformer` (and `transformer_2`) and `vae` configurations.
+    """
+
+    def __init__(self, spec: LoopSpec, model: ModelView) -> None:
+        self._spec = spec
+        self._model = model
+
+    def init(self, request: LoopRequest, ctx: LoopContext) -> DenoiseState:
+        """Fix the schedule and draw the noise."""
+        options, parameters = self._spec.options, request.parameters
+        guidance = guidance_of(options, parameters, is_exact=request.is_exact)
+        sampler = get_sampler(str(parameters["sampler"]))
+        schedule = sampler.make_schedule(self._schedule_spec(parameters))
+        generator = ctx.make_generator(int(parameters["seed"]))
+        shape = self._latent_shape(parameters)
+        latents = torch.randn(shape, generator=generator, dtype=torch.float32)
+        steps = range(schedule.begin, schedule.num_steps)
+        noises = {i: torch.randn(shape, generator=generator) for i in steps if sampler.needs_noise(schedule, i)}
+        condition = request.inputs.get("condition")
+        return DenoiseState(
+            latents_1CTHW=latents,
+            text=request.inputs["text"],
+            schedule=schedule,
+            sampler=sampler.init_state(schedule),
+            policy=guidance.policy,  # type: ignore[arg-type]  # the resolver returns one of the union's members
+            experts=guidance.experts,
+            branches=guidance.branches,
+            scope=request.cancel_scope,
+            profile=request.profile,
+            is_exact=request.is_exact,
+            step_index=schedule.begin,
+            noises=noises,
+            condition_1CTHW=None if condition is None else condition.latents_1CTHW,
+            image_embeds_1ME=request.inputs.get("image_embeds"),
+            num_known=0 if condition is None else condition.num_known,
+        )
+
+    def next(self, state: DenoiseState) -> WorkPlan[ContextPayload | DenoisePayload] | Done:
+        """Compute the prompts' keys and values if the step's expert lacks them; else make the step."""
+        index = state.step_index
+        if index == state.schedule.num_steps:
+            return Done()
+        expert = state.experts.route(state.schedule.timestep_values[index], index)
+        if expert.component not in state.contexts:
+            payload = ContextPayload(expert.component, state.text, state.image_embeds_1ME, state.is_exact)
+            return self._plan(state, expert, payload, WorkKind.ENCODER_CHUNK)
+        return self._plan(state, expert, self._step_payload(state, expert), WorkKind.DIFFUSION_STEP)
+
+    def advance(
+        self, state: DenoiseState, result: StepResult[ContextValues] | StepResult[DenoiseValues]
+    ) -> DenoiseState:
+        """Keep the new sample, or the new keys and values."""
+        values = result.values
+        state.num_planned += 1
+        if isinstance(values, ContextValues):
+            state.contexts[values.component] = values.contexts
+            return state
+        state.latents_1CTHW = values.latents_1CTHW
+        state.sampler = values.sampler
+        state.noises.pop(state.step_index, None)
+        state.step_index += 1
+        return state
+
+    def apply(self, state: DenoiseState, event: Any) -> DenoiseState:
+        """Refuse: denoising takes no outside event."""
+        raise InputError("denoising takes no events", field="event", value=type(event).__name__, allowed="none")
+
+    def finalize(self, state: DenoiseState) -> LoopResult:
+        """Hand the latents on."""
+        return LoopResult({"latents": state.latents_1CTHW})
+
+    def _schedule_spec(self, parameters: Any) -> ScheduleSpec:
+        options = self._spec.options
+        return ScheduleSpec(
+            num_steps=int(parameters["num_inference_steps"]),
+            shift=float(parameters["flow_shift"]),
+            num_train_timesteps=int(options.get("num_train_timesteps", 1000)),
+            options=options.get("sampler_options", {}).get(parameters["sampler"], {}),
+        )
+
+    def _latent_shape(self, parameters: Any) -> tuple[int, int, int, int, int]:
+        vae = self._model.config("vae")
+        frames = num_latent_frames(int(parameters["num_frames"]), vae.temporal_factor)
+        rows = int(parameters["height"]) // vae.spatial_factor
+        columns = int(parameters["width"]) // vae.spatial_factor
+        return (1, vae.z_dim, frames, rows, columns)
+
+    def _step_payload(self, state: DenoiseState, expert: Expert) -> DenoisePayload:
+        index = state.step_index
+        return DenoisePayload(
+            component=expert.component,
+            latents_1CTHW=state.latents_1CTHW,
+            contexts=state.contexts[expert.component],
+            schedule=state.schedule,
+            sampler=state.sampler,
+            sampler_step=index,
+            policy=state.policy,
+            branches=state.branches,
+            guidance_scale=expert.guidance_scale,
+            noise_1CTHW=state.noises.get(index),
+            condition_1CTHW=state.condition_1CTHW,
+            num_known=state.num_known,
+            expand_timesteps=bool(self._spec.options.get("expand_timesteps", False)),
+            is_last=index + 1 == state.schedule.num_steps,
+            is_exact=state.is_exact,
+        )
+
+    def _plan(
+        self, state: DenoiseState, expert: Expert, payload: ContextPayload | DenoisePayload, kind: WorkKind
+    ) -> WorkPlan[ContextPayload | DenoisePayload]:
+        is_context = isinstance(payload, ContextPayload)
+        _, _, frames, rows, columns = state.latents_1CTHW.shape
+        shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
+        return WorkPlan(
+            loop_id=self._spec.loop_id,
+            instance_id=self._model.instance_id,
+            kind=kind,
+            shape_sig=shape,
+            resources=ResourceRequest(self._cost(state, expert, shape, is_context=is_context)),
+            cache=CachePlan(),
+            placement=PlacementHint(),
+            cancel_scope=state.scope,
+            emits=(),
+            batch_key=BatchKey(
+                instance_id=self._model.instance_id,
+                component=expert.component,
+                loop_kind=f"{self._spec.loop_id}.{'context' if is_context else 'step'}",
+                shape_sig=shape,
+                precision=self._model.precision,
+                weights_version=self._model.weights_version,
+                profile=state.profile,
+                variant="exact" if state.is_exact else "fast",
+            ),
+            payload=payload,
+            step_index=state.num_planned,
+            num_steps=self._num_plans(state),
+            profile=state.profile,
+        )
+
+    def _num_plans(self, state: DenoiseState) -> int:
+        schedule = state.schedule
+        steps = range(schedule.begin, schedule.num_steps)
+        components = {state.experts.route(schedule.timestep_values[i], i).component for i in steps}
+        return len(steps) + len(components)
+
+    def _cost(self, state: DenoiseState, expert: Expert, shape: ShapeSignature, *, is_context: bool) -> StepCost:
+        config = self._model.config(expert.component)
+        length = next(iter(state.text.rows.values())).length
+        if is_context:
+            return context_cost(config, length, len(state.branches))
+        return denoise_cost(config, dict(shape.dims), length, len(state.branches))

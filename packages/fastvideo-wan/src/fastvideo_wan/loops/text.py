@@ -1,0 +1,227 @@
+"""Text encoding as a loop: one step a branch (the prompt; with guidance also the negative prompt).
+
+Shape letters: B rows; L tokens; E encoder width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastvideo_core.card import LoopSpec
+from fastvideo_core.errors import InputError, PromptError
+from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.policies.cfg import COND, UNCOND
+from fastvideo_core.loop.state import LoopState
+from fastvideo_core.loop.work import (
+    BatchKey,
+    CachePlan,
+    Done,
+    PlacementHint,
+    ResourceRequest,
+    ShapeSignature,
+    StepCost,
+    StepResult,
+    WorkKind,
+    WorkPlan,
+)
+from fastvideo_core.request.cancel import CancelScope
+from fastvideo_wan.loops.guidance import guidance_of
+
+if TYPE_CHECKING:
+    from fastvideo_core.runtime.instance import ModelInstance
+
+__all__ = [
+    "EncodedText",
+    "TextEncodeLoop",
+    "TextPayload",
+    "TextRow",
+    "TextState",
+    "TextValues",
+    "run_step",
+    "step_cost",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One encoded prompt.
+
+    Attributes:
+        embeds_1LE: Encoder output of the prompt's own tokens, float32 or the encoder's format.
+        length: Tokens that the transformer is given; those behind the prompt's own are zeros.
+    """
+
+    embeds_1LE: torch.Tensor
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """The encoded prompts of a request, by branch."""
+
+    rows: dict[str, TextRow]
+
+
+@dataclass(slots=True)
+class TextState(LoopState):
+    """State of text encoding.
+
+    Attributes:
+        branches: Names of the branches, in order.
+        token_ids: Token ids of each, with the end token, without padding.
+        length: Tokens that the transformer is given.
+        is_exact: Whether the encoder sees the padding, as the reference's does.
+        scope: What cancels it.
+        rows: What has been encoded.
+    """
+
+    branches: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    length: int
+    is_exact: bool
+    scope: CancelScope
+    rows: dict[str, TextRow] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPayload:
+    """One prompt to encode.
+
+    Attributes:
+        token_ids: Its tokens.
+        length: Tokens that the transformer is given.
+        pad_to: Tokens that the encoder is given; at least `len(token_ids)`.
+    """
+
+    token_ids: tuple[int, ...]
+    length: int
+    pad_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextValues:
+    """An encoded prompt."""
+
+    row: TextRow
+
+
+class TextEncodeLoop:
+    """Encodes the prompts of a request.
+
+    Args:
+        spec: The card's loop. Options: `text_length`, tokens that the transformer is given; `guidance`, see
+            `guidance_of`.
+        model: The resident model, with `tokenizer` and `text_encoder`.
+    """
+
+    def __init__(self, spec: LoopSpec, model: ModelView) -> None:
+        self._spec = spec
+        self._model = model
+
+    def init(self, request: LoopRequest, ctx: LoopContext) -> TextState:
+        """Tokenize the prompts.
+
+        Raises:
+            PromptError: A prompt has more tokens than the transformer takes.
+        """
+        texts = {COND: ("prompt", str(request.inputs["prompt"]))}
+        if guidance_of(self._spec.options, request.parameters).is_guided:
+            negative = request.parameters.get("negative_prompt")
+            texts[UNCOND] = ("negative_prompt", negative or "")
+        length = int(self._spec.options["text_length"])
+        tokenizer = self._model.component("tokenizer")
+        ids = tuple(_tokenize(tokenizer, name, text, length) for name, text in texts.values())
+        return TextState(tuple(texts), ids, length, request.is_exact, request.cancel_scope)
+
+    def next(self, state: TextState) -> WorkPlan[TextPayload] | Done:
+        """Encode the next branch."""
+        index = len(state.rows)
+        if index == len(state.branches):
+            return Done()
+        ids = state.token_ids[index]
+        # In the exact mode the encoder sees the padding: masked tokens change no value but the shape of every product.
+        pad_to = state.length if state.is_exact else len(ids)
+        shape = ShapeSignature.of(tokens=pad_to)
+        return WorkPlan(
+            loop_id=self._spec.loop_id,
+            instance_id=self._model.instance_id,
+            kind=WorkKind.ENCODER_CHUNK,
+            shape_sig=shape,
+            resources=ResourceRequest(step_cost(self._model.config("text_encoder"), pad_to)),
+            cache=CachePlan(),
+            placement=PlacementHint(),
+            cancel_scope=state.scope,
+            emits=(),
+            batch_key=BatchKey(
+                instance_id=self._model.instance_id,
+                component="text_encoder",
+                loop_kind=self._spec.loop_id,
+                shape_sig=shape,
+                precision=self._model.precision,
+                weights_version=self._model.weights_version,
+                variant="exact" if state.is_exact else "fast",
+            ),
+            payload=TextPayload(ids, state.length, pad_to),
+            step_index=index,
+            num_steps=len(state.branches),
+        )
+
+    def advance(self, state: TextState, result: StepResult[TextValues]) -> TextState:
+        """Keep an encoded branch."""
+        state.rows[state.branches[len(state.rows)]] = result.values.row
+        return state
+
+    def apply(self, state: TextState, event: Any) -> TextState:
+        """Refuse: text encoding takes no outside event."""
+        raise InputError("text encoding takes no events", field="event", value=type(event).__name__, allowed="none")
+
+    def finalize(self, state: TextState) -> LoopResult:
+        """Hand the encoded branches on."""
+        return LoopResult({"embeds": EncodedText(dict(state.rows))})
+
+
+def run_step(
+    instance: ModelInstance, plans: Sequence[WorkPlan[TextPayload]], ctx: StepContext
+) -> Sequence[StepResult[TextValues]]:
+    """Encode the prompts of a batch: rows of one call, padded to the longest and masked."""
+    encoder = instance.component("text_encoder")
+    payloads = [plan.payload for plan in plans]
+    longest = max(payload.pad_to for payload in payloads)
+    ids_BL = torch.zeros(len(payloads), longest, dtype=torch.long)
+    mask_BL = torch.zeros(len(payloads), longest, dtype=torch.long)
+    for row, payload in enumerate(payloads):
+        ids_BL[row, : len(payload.token_ids)] = torch.tensor(payload.token_ids)
+        mask_BL[row, : len(payload.token_ids)] = 1
+    embeds_BLE = encoder(ids_BL.to(instance.device), mask_BL.to(instance.device)).last_hidden_state
+    ctx.tap("text_encoder", embeds_BLE)
+    is_finite = torch.isfinite(embeds_BLE).flatten(1).all(dim=1).tolist()
+    rows = [embeds_BLE[i : i + 1, : len(payload.token_ids)].clone() for i, payload in enumerate(payloads)]
+    return [
+        StepResult(TextValues(TextRow(row, payload.length)), is_finite=finite)
+        for row, payload, finite in zip(rows, payloads, is_finite, strict=True)
+    ]
+
+
+def step_cost(config: Any, num_tokens: int) -> StepCost:
+    """Return the cost of encoding some tokens with a T5 encoder of this transformers config."""
+    attention = 4 * config.d_model * config.num_heads * config.d_kv
+    feed_forward = 3 * config.d_model * config.d_ff
+    weights = config.num_layers * (attention + feed_forward)
+    scores = config.num_layers * 4 * num_tokens * num_tokens * config.num_heads * config.d_kv
+    return StepCost(flops=2.0 * weights * num_tokens + scores, bytes_moved=4.0 * weights)
+
+
+def _tokenize(tokenizer: Any, name: str, text: str, length: int) -> tuple[int, ...]:
+    ids = tuple(tokenizer.encode(text))
+    if len(ids) > length:
+        raise PromptError(
+            f"the text has {len(ids)} tokens",
+            field=name,
+            value=text if len(text) <= 60 else text[:57] + "...",
+            allowed=f"at most {length} tokens",
+        )
+    return ids
