@@ -1,0 +1,223 @@
+"""Judge a clip by plain image processing: which colour, shape and direction does it show, and is it clean?
+
+The judge knows the kinds of `scenes` and nothing of any model. It finds the background from the frame's border, the object
+as what differs from it, and compares the object's outline with an ideal outline of the same area and centre.
+
+Shape letters: T frames, H rows, W columns, C colour channels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastvideo_wan.shapes.render import SQUARE_HALF_SIDE, TRIANGLE_CIRCUMRADIUS, coverage
+from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, SHAPES
+
+Array = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+EDGE_LEVEL = 0.5  # part of the way from background to object colour at which a pixel belongs to the object
+MIN_CONTRAST = 0.15  # RGB distance, 0 to sqrt(3), below which nothing stands out from the background
+MIN_AREA = 0.01  # of the frame
+MAX_STRAY = 0.004  # part of the frame that may differ from the background away from the object
+STRAY_CONTRAST = 0.25
+MIN_TRAVEL = 0.08  # of the frame's width; less is standing still
+MIN_OUTLINE = 0.85  # overlap with the ideal outline, intersection over union
+MIN_LEAD = 0.02  # by which the best outline must beat the second best
+MAX_SIZE_DRIFT = 0.10
+AREA_PER_SQUARED_RADIUS = {
+    "circle": math.pi,
+    "square": (2 * SQUARE_HALF_SIDE) ** 2,
+    "triangle": 0.75 * math.sqrt(3) * TRIANGLE_CIRCUMRADIUS**2,
+}
+DIRECTIONS = ("right", "down-right", "down", "down-left", "left", "up-left", "up", "up-right")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a clip shows.
+
+    Args:
+        colour: Key of `scenes.COLOURS`, or None if there is no object or it is of no known colour.
+        shape: One of `scenes.SHAPES`, or None if no outline fits or the frames disagree.
+        direction: "still" or one of `DIRECTIONS`, or None if there is no object or its way is no straight line.
+        background: Key of `scenes.BACKGROUNDS`, or None if the background is of no known colour.
+        size_drift: Largest deviation of the object's diameter from its median over the clip, relative.
+        stray: Largest part of a frame that differs from the background away from the object, 0 to 1.
+        is_whole: The object is in every frame, away from the border, and its outline fits a shape.
+    """
+
+    colour: str | None
+    shape: str | None
+    direction: str | None
+    background: str | None
+    size_drift: float
+    stray: float
+    is_whole: bool
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing but the object is on the background."""
+        return self.stray <= MAX_STRAY
+
+    @property
+    def is_size_constant(self) -> bool:
+        """Whether the object's size stays within 10 %."""
+        return self.size_drift <= MAX_SIZE_DRIFT
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What one frame shows: the object's mask, centre (x, y), area in pixels, colour, and stray pixels' share."""
+
+    mask: Mask
+    centre: tuple[float, float]
+    area: float
+    colour: Array
+    stray: float
+
+
+def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Verdict:
+    """Say what a clip of one object on a plain background shows.
+
+    Args:
+        frames_THWC: Bytes, shape (T, H, W, 3), RGB, at least 16 by 16 pixels and one frame.
+
+    Raises:
+        ValueError: If shape or type are not as above.
+    """
+    frames = _checked(frames_THWC)
+    background = _background(frames)
+    sights = [_look(frame, background) for frame in frames]
+    seen = [sight for sight in sights if sight is not None]
+    name = _nearest(background, BACKGROUNDS, max_distance=0.3)
+    if not seen:
+        return Verdict(None, None, None, name, 1.0, 0.0, False)
+    shapes, fits = zip(*[_outline(sight) for sight in seen], strict=True)
+    diameters = np.sqrt([sight.area for sight in seen])
+    return Verdict(
+        colour=_nearest(np.median([sight.colour for sight in seen], axis=0), COLOURS, max_distance=0.3),
+        shape=_majority(shapes),
+        direction=_direction(seen, frames.shape[2]) if len(seen) == len(sights) else None,
+        background=name,
+        size_drift=float(np.abs(diameters / np.median(diameters) - 1).max()),
+        stray=max(sight.stray for sight in seen),
+        is_whole=len(seen) == len(sights) and min(fits) >= MIN_OUTLINE and not any(map(_touches_border, seen)),
+    )
+
+
+def _checked(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Array:
+    frames = np.asarray(frames_THWC)
+    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or min(frames.shape[1:3]) < 16:
+        raise ValueError(f"frames: got {frames.dtype} {frames.shape}; allowed: uint8 (T, H, W, 3), H and W at least 16")
+    if frames.shape[0] < 1:
+        raise ValueError("frames: got none; allowed: at least one")
+    return frames.astype(np.float32) / 255
+
+
+def _background(frames: Array) -> Array:
+    border = np.concatenate([frames[:, :2].reshape(-1, 3), frames[:, -2:].reshape(-1, 3), frames[:, :, :2].reshape(-1, 3)])
+    return np.asarray(np.median(border, axis=0), dtype=np.float32)
+
+
+def _look(frame: Array, background: Array) -> _Sight | None:
+    """Find the object in one frame; None if nothing stands out."""
+    smooth = _box_blur(frame)
+    distance = np.linalg.norm(smooth - background, axis=2)
+    core = distance >= 0.8 * np.partition(distance.ravel(), -20)[-20]
+    colour = np.median(frame[core], axis=0)
+    contrast = float(np.linalg.norm(colour - background))
+    if contrast < MIN_CONTRAST:
+        return None
+    # Project on the line from background to object: the noise across that line drops out.
+    level = (smooth - background) @ (colour - background) / contrast**2
+    mask = _component(level >= EDGE_LEVEL, seed=_box_blur(level, radius=3))
+    if mask.mean() < MIN_AREA:
+        return None
+    colour = np.median(frame[_shrink(mask)] if _shrink(mask).any() else frame[mask], axis=0)
+    soft = np.clip(level, 0, 1) * _grow(_grow(mask))
+    rows, columns = np.indices(mask.shape) + 0.5
+    area = float(soft.sum())
+    centre = (float((soft * columns).sum() / area), float((soft * rows).sum() / area))
+    outside = ~_grow(_grow(_grow(mask)))
+    stray = float(((distance >= STRAY_CONTRAST) & outside).mean())
+    return _Sight(mask, centre, area, np.asarray(colour, dtype=np.float32), stray)
+
+
+def _box_blur(image: Array, radius: int = 1) -> Array:
+    padded = np.pad(image, [(radius, radius), (radius, radius)] + [(0, 0)] * (image.ndim - 2), mode="edge")
+    height, width = image.shape[:2]
+    window = range(2 * radius + 1)
+    total = sum(padded[i : i + height, j : j + width] for i in window for j in window)
+    return np.asarray(total, dtype=np.float32) / (2 * radius + 1) ** 2
+
+
+def _grow(mask: Mask) -> Mask:
+    padded = np.pad(mask, 1)
+    return padded[1:-1, 1:-1] | padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
+
+
+def _shrink(mask: Mask) -> Mask:
+    return ~_grow(_grow(~mask))
+
+
+def _component(mask: Mask, *, seed: Array) -> Mask:
+    """Return the connected part of `mask` that holds the pixel where `seed` is largest."""
+    part = np.zeros_like(mask)
+    part[np.unravel_index(np.argmax(np.where(mask, seed, -np.inf)), mask.shape)] = True
+    part &= mask
+    while True:
+        grown = _grow(part) & mask
+        if (grown == part).all():
+            return part
+        part = grown
+
+
+def _outline(sight: _Sight) -> tuple[str | None, float]:
+    """Return the shape whose ideal outline overlaps the object best, or None if none leads clearly; and the overlap."""
+    rows, columns = (torch.arange(n, dtype=torch.float32) + 0.5 for n in sight.mask.shape)
+    dx, dy = columns.view(1, -1) - sight.centre[0], rows.view(-1, 1) - sight.centre[1]
+    overlaps = {}
+    for shape in SHAPES:
+        radius = math.sqrt(sight.area / AREA_PER_SQUARED_RADIUS[shape])
+        ideal = (coverage(shape, dx, dy, radius) >= EDGE_LEVEL).expand(sight.mask.shape).numpy()
+        overlaps[shape] = float((ideal & sight.mask).sum() / max((ideal | sight.mask).sum(), 1))
+    (best, first), (_, second) = sorted(overlaps.items(), key=lambda item: -item[1])[:2]
+    return (best if first - second >= MIN_LEAD else None), first
+
+
+def _majority(shapes: tuple[str | None, ...]) -> str | None:
+    """Return the shape seen in at least three quarters of the frames."""
+    best = max(SHAPES, key=shapes.count)
+    return best if shapes.count(best) >= 0.75 * len(shapes) else None
+
+
+def _direction(seen: list[_Sight], width: int) -> str | None:
+    """Fit a straight way through the centres; None if they stray from it by more than the least travel."""
+    centres = np.array([sight.centre for sight in seen])
+    if len(centres) == 1:
+        return "still"
+    times = np.linspace(-0.5, 0.5, len(centres))
+    travel = 12 * (times[:, None] * (centres - centres.mean(0))).mean(0) * (len(centres) - 1) / (len(centres) + 1)
+    deviation = np.linalg.norm(centres - centres.mean(0) - times[:, None] * travel, axis=1).max()
+    if deviation > MIN_TRAVEL * width:
+        return None
+    if np.linalg.norm(travel) < MIN_TRAVEL * width:
+        return "still"
+    return DIRECTIONS[round(math.atan2(travel[1], travel[0]) / (math.pi / 4)) % 8]
+
+
+def _nearest(colour: Array, table: dict[str, tuple[int, int, int]], *, max_distance: float) -> str | None:
+    distances = {name: float(np.linalg.norm(colour - np.array(rgb) / 255)) for name, rgb in table.items()}
+    name = min(distances, key=lambda key: distances[key])
+    return name if distances[name] <= max_distance else None
+
+
+def _touches_border(sight: _Sight) -> bool:
+    mask = sight.mask
+    return bool(mask[0].any() or mask[-1].any() or mask[:, 0].any() or mask[:, -1].any())
