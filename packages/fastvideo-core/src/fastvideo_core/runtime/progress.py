@@ -25,12 +25,12 @@ class EventLog:
         self._on_event = on_event
         self._sequence = 0
 
-    def emit(self, kind: type[Any], **fields: Any) -> None:
+    def emit(self, event_type: type[Any], /, **fields: Any) -> None:
         """Build the next event and hand it on."""
         if self._on_event is None:
             return
         request_id = self._prepared.request.request_id
-        event = kind(request_id=request_id, sequence=self._sequence, time_s=time.time(), **fields)
+        event = event_type(request_id=request_id, sequence=self._sequence, time_s=time.time(), **fields)
         self._sequence += 1
         self._on_event(event)
 

@@ -1,0 +1,57 @@
+"""From a loop's result to a named artifact with its provenance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastvideo_core.program.base import ArtifactNode
+from fastvideo_core.request.artifacts import Artifact, LatentArtifact, VideoArtifact
+from fastvideo_core.request.provenance import Provenance
+from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.prepare import PreparedRequest
+
+__all__ = ["make_artifact", "make_provenance"]
+
+
+def make_artifact(node: ArtifactNode, value: Any, prepared: PreparedRequest, instance: ModelInstance) -> Artifact:
+    """Make the artifact of a node.
+
+    Args:
+        node: The node; its modality decides what `value` is.
+        value: For video: decoded chunks, each uint8 (T, H, W, 3). For latents: float32 (1, C, T, H, W).
+        prepared: The request.
+        instance: The model.
+    """
+    provenance = make_provenance(node, prepared, instance)
+    if node.modality == "video":
+        frames = np.concatenate([chunk.cpu().numpy() for chunk in value])
+        return VideoArtifact(frames, prepared.parameters["fps"], name=node.node_id, provenance=provenance)
+    if node.modality == "latents":
+        latents = value[0].float().cpu().numpy()
+        return LatentArtifact(latents, name=node.node_id, provenance=provenance)
+    raise AssertionError(f"programs make videos and latents, not {node.modality}")
+
+
+def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: ModelInstance) -> Provenance:
+    """Return what made an artifact: card, weights, request and every resolved parameter, texts included."""
+    texts = {name: value for name, value in prepared.inputs.items() if isinstance(value, str)}
+    parameters = {
+        **{name: {"value": text, "source": "request"} for name, text in texts.items()},
+        **prepared.parameters.to_json(),
+        "precision": {"value": instance.precision, "source": "engine"},
+        "exact": {"value": prepared.request.exact, "source": "request"},
+    }
+    return Provenance.model_validate(
+        {
+            "node": node.node_id,
+            "request_id": prepared.request.request_id,
+            "task": prepared.request.task,
+            "card_id": prepared.card.model_id,
+            "card_version": prepared.card.version,
+            "weights_version": instance.weights_version,
+            "parameters": parameters,
+            "seed": prepared.parameters.get("seed"),
+        }
+    )
