@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from fastvideo_core.program import ArtifactNode, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
 
-__all__ = ["FEW_STEP_TEXT_TO_VIDEO", "IMAGE_TO_VIDEO", "TEXT_TO_VIDEO", "VISION_IMAGE_TO_VIDEO"]
+__all__ = [
+    "FEW_STEP_IMAGE_TO_VIDEO",
+    "FEW_STEP_TEXT_TO_VIDEO",
+    "IMAGE_TO_VIDEO",
+    "TEXT_TO_VIDEO",
+    "VISION_IMAGE_TO_VIDEO",
+]
 
 _TEXT = ModelLoopNode(node_id="text", loop="text_encode", inputs={"prompt": InputEdge(name="prompt")})
 _CONDITION = ModelLoopNode(node_id="condition", loop="condition_encode", inputs={"image": InputEdge(name="image")})
@@ -26,6 +32,16 @@ TEXT_TO_VIDEO = InlineProgram(
     nodes=(
         _TEXT,
         ModelLoopNode(node_id="denoise", loop="diffusion_denoise", inputs={"text": _TEXT_EDGE}),
+        *_OUTPUTS,
+    ),
+)
+
+FEW_STEP_IMAGE_TO_VIDEO = InlineProgram(
+    program_id="wan.few_step_image_to_video",
+    nodes=(
+        _TEXT,
+        _CONDITION,
+        ModelLoopNode(node_id="denoise", loop="dmd_denoise", inputs={"text": _TEXT_EDGE, "condition": _CONDITION_EDGE}),
         *_OUTPUTS,
     ),
 )

@@ -225,13 +225,14 @@ def _vision_loop() -> LoopSpec:
 
 
 def _capabilities(facts: WanFacts) -> CapabilityMatrix:
+    prefix = "" if facts.dmd_steps is None else "FEW_STEP_"
+    vision = "VISION_" if facts.conditioning == "channels_and_vision" else ""
     tasks: dict[str, TaskSpec] = {}
     if facts.accepts_text_only:
-        name = "TEXT_TO_VIDEO" if facts.dmd_steps is None else "FEW_STEP_TEXT_TO_VIDEO"
-        tasks["text_to_video"] = _task(facts, name, "A video from a prompt.")
+        tasks["text_to_video"] = _task(facts, f"{prefix}TEXT_TO_VIDEO", "A video from a prompt.")
     if facts.conditioning != "none":
-        name = "VISION_IMAGE_TO_VIDEO" if facts.conditioning == "channels_and_vision" else "IMAGE_TO_VIDEO"
-        tasks["image_to_video"] = _task(facts, name, "A video from a prompt and its first frame.", has_image=True)
+        program = f"{prefix}{vision}IMAGE_TO_VIDEO"
+        tasks["image_to_video"] = _task(facts, program, "A video from a prompt and its first frame.", has_image=True)
     return CapabilityMatrix(tasks=tasks, default_task=next(iter(tasks)))
 
 

@@ -25,7 +25,8 @@ _SAMPLERS = {
     "DPMSolverMultistepScheduler": "dpmpp_2m",
 }
 _DMD_STEPS = (1000, 757, 522)
-_DMD_SHIFT = 8.0
+_DMD_SHIFT: Mapping[Conditioning, float] = {"none": 8.0, "first_frame": 5.0}
+"""Of FastWan 2.1 and FastWan 2.2 5B."""
 
 
 def card_from_folder(
@@ -84,6 +85,8 @@ def facts_from_folder(
 
 def _as_few_step(facts: WanFacts) -> WanFacts:
     """FastWan's layout names its pipeline; the release fixes steps and shift, which no file states."""
+    if facts.conditioning not in _DMD_SHIFT:
+        raise CheckpointError(f"{facts.source.location}: there is no few-step Wan with image channels")
     return _on_grid(
         replace(
             facts,
@@ -91,7 +94,7 @@ def _as_few_step(facts: WanFacts) -> WanFacts:
             guidance_scale=None,
             num_inference_steps=len(_DMD_STEPS),
             dmd_steps=_DMD_STEPS,
-            flow_shift=_DMD_SHIFT,
+            flow_shift=_DMD_SHIFT[facts.conditioning],
             sampler="lcm",
         )
     )
