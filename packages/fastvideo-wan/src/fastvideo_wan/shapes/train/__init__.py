@@ -1,0 +1,1 @@
+"""Training of the shipped model: autoencoder, latents, transformer with text encoder."""

@@ -1,0 +1,140 @@
+"""Second stage: normalise the autoencoder's latents, then write the latents of many drawn clips.
+
+Shape letters: N clips, C latent channels, T latent frames, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fastvideo_wan.models.vae import WanVAE, mean_latents
+from fastvideo_wan.models.vae_config import WanVAEConfig
+from fastvideo_wan.shapes.render import render_clips
+from fastvideo_wan.shapes.scenes import Scene, draw_scene
+from fastvideo_wan.shapes.train.checkpoint import load_average
+from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.vae_stage import CHECKPOINT, vae_config
+from fastvideo_wan.shapes.train.workers import Worker
+
+VAE_FOLDER = "vae"
+LATENTS_FOLDER = "latents"
+NUM_STATISTICS_CLIPS = 192
+ENCODE_BATCH = 8
+
+
+@torch.no_grad()
+def rotate_latents(vae: WanVAE, latents_NCTHW: Tensor) -> WanVAE:
+    """Return a model with the same reconstructions whose latent channels are uncorrelated, largest variance first.
+
+    The rotation goes into the two 1 by 1 convolutions at the latents' sides; mean and deviation of each channel go into
+    the config, where the format keeps them.
+
+    Args:
+        vae: The trained model; not changed.
+        latents_NCTHW: Its latent means over many clips.
+    """
+    channels = latents_NCTHW.shape[1]
+    flat = latents_NCTHW.transpose(0, 1).reshape(channels, -1).double()
+    mean = flat.mean(1)
+    _, vectors = torch.linalg.eigh(torch.cov(flat))
+    rotation = vectors.flip(1).T  # rows are the new axes
+    std = (rotation @ (flat - mean[:, None])).std(1)
+    config = vae.config.model_copy(
+        update={"latents_mean": tuple((rotation @ mean).tolist()), "latents_std": tuple(std.tolist())}
+    )
+    rotated = WanVAE(config)
+    rotated.load_state_dict(vae.state_dict())
+    quant, post = rotated.quant_conv, rotated.post_quant_conv
+    weight, bias = quant.weight[:, :, 0, 0, 0].double(), quant.bias.double()
+    quant.weight[:channels, :, 0, 0, 0] = (rotation @ weight[:channels]).float()
+    quant.bias[:channels] = (rotation @ bias[:channels]).float()
+    post.weight[:, :, 0, 0, 0] = (post.weight[:, :, 0, 0, 0].double() @ rotation.T).float()
+    return rotated
+
+
+def prepare_vae(config: TrainConfig) -> WanVAE:
+    """Read the stage-one checkpoint's averaged weights, rotate the latents, and write the model's folder."""
+    vae = WanVAE(vae_config(config.vae))
+    vae.load_state_dict(load_average(config.folder / CHECKPOINT))
+    scenes = draw_scenes(config, NUM_STATISTICS_CLIPS, name="statistics")
+    rotated = rotate_latents(vae, encode_scenes(vae, scenes, device=config.device))
+    save_vae(rotated, config.folder / VAE_FOLDER)
+    return rotated
+
+
+def save_vae(vae: WanVAE, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write an autoencoder's folder in diffusers' layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.to(dtype).contiguous() for name, tensor in vae.state_dict().items()}
+    save_file(weights, folder / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+    settings = {"_class_name": "AutoencoderKLWan", **vae.config.model_dump(mode="json")}
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def load_vae(folder: Path) -> WanVAE:
+    """Read what `save_vae` wrote, in float32."""
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    vae = WanVAE(WanVAEConfig.model_validate({key: value for key, value in raw.items() if key[0] != "_"}))
+    weights = load_file(folder / "diffusion_pytorch_model.safetensors")
+    vae.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    return vae
+
+
+def draw_scenes(config: TrainConfig, num_scenes: int, *, name: str) -> list[Scene]:
+    """Return scenes that follow from the run's seed and `name`."""
+    rng = random.Random(f"{config.seed}/scenes/{name}")
+    return [draw_scene(rng, config.latents.ranges.to_scene_ranges()) for _ in range(num_scenes)]
+
+
+@torch.no_grad()
+def encode_scenes(vae: WanVAE, scenes: list[Scene], *, device: str = "cpu") -> Tensor:
+    """Return the latent means of drawn scenes, not normalised, on the CPU, shape (N, C, T, H, W)."""
+    vae = vae.to(device).eval()
+    batches = [scenes[i : i + ENCODE_BATCH] for i in range(0, len(scenes), ENCODE_BATCH)]
+    return torch.cat([mean_latents(vae.encode(render_clips(b).to(device) * 2 - 1)).cpu() for b in batches])
+
+
+def write_latents(worker: Worker, config: TrainConfig) -> None:
+    """Write the files that are not there yet; each process takes every n-th."""
+    folder = config.folder / LATENTS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    if worker.is_first and not (config.folder / VAE_FOLDER / "config.json").exists():
+        prepare_vae(config)
+    worker.sum(torch.zeros(1))  # wait for the first process
+    vae = load_vae(config.folder / VAE_FOLDER)
+    num_files = -(-config.latents.num_clips // config.latents.clips_per_file)
+    for index in range(worker.rank, num_files, worker.num_workers):
+        path = latents_path(config, index)
+        if not path.exists():
+            _write_file(path, vae, draw_scenes(config, config.latents.clips_per_file, name=str(index)), config.device)
+            print(f"latents {index + 1}/{num_files}", flush=True)
+
+
+def latents_path(config: TrainConfig, index: int) -> Path:
+    """Return the name of a file of latents."""
+    return config.folder / LATENTS_FOLDER / f"{index:05d}.safetensors"
+
+
+def _write_file(path: Path, vae: WanVAE, scenes: list[Scene], device: str) -> None:
+    latents = vae.normalize(encode_scenes(vae, scenes, device=device)).half()
+    described = json.dumps([asdict(scene) for scene in scenes])
+    partial = path.with_suffix(".partial")
+    save_file({"latents": latents.contiguous()}, partial, {"scenes": described})
+    os.replace(partial, path)
+
+
+def read_latents(path: Path) -> tuple[Tensor, list[Scene]]:
+    """Return normalised latents, float16, shape (N, C, T, H, W), and what they show."""
+    with safe_open(path, framework="pt") as file:
+        described: list[dict[str, Any]] = json.loads(file.metadata()["scenes"])
+        return file.get_tensor("latents"), [Scene(**scene) for scene in described]
