@@ -12,10 +12,13 @@ from fastvideo_core.card import CheckpointSource, ModelCard
 from fastvideo_core.errors import CardError, CheckpointError, PluginError, UnknownCardError
 from fastvideo_core.extend import PluginRegistry, load_plugins
 
-__all__ = ["CARD_FILE", "INDEX_FILE", "Catalog"]
+__all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog"]
 
 CARD_FILE = "card.json"
 INDEX_FILE = "model_index.json"
+
+DEFAULT_CARD = "wan-shapes"
+"""The card of those who name none; it ships with fastvideo-wan and needs no download."""
 
 FetchConfigs = Callable[[str, str | None], Path]
 """Downloads the JSON files of a hub repository at a revision and returns the local folder."""

@@ -16,7 +16,7 @@ from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import CancelledError, InputError, ResourceError
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
-from fastvideo_core.runtime.catalog import Catalog
+from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 from fastvideo_core.runtime.executor import SerialExecutor, Tap
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
@@ -24,8 +24,6 @@ from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
 
 __all__ = ["DEFAULT_CARD", "Engine", "RequestHandle"]
-
-DEFAULT_CARD = "wan-shapes"
 
 
 class RequestHandle:
