@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
+from fastvideo_wan.models import vae_exact, vae_fast
 from fastvideo_wan.models.vae_blocks import CausalConv3d
 from fastvideo_wan.models.vae_cache import FeatureCache, Tape
 from fastvideo_wan.models.vae_coder import Decoder, Encoder
@@ -54,8 +55,8 @@ class WanVAE(nn.Module):
             ParameterError: If the pixels are off the grid.
         """
         self._check_pixels(pixels_BPTHW, is_first=cache.is_empty)
-        tape = Tape(cache, is_exact=is_exact)
-        moments = self.quant_conv(self.encoder(patchify(pixels_BPTHW, self.config.patch_edge), tape))
+        tape = Tape(cache, vae_exact if is_exact else vae_fast)
+        moments = self._encode(pixels_BPTHW, tape)
         return moments, FeatureCache(tape.slots, cache.frames_done + pixels_BPTHW.shape[2])
 
     def decode_frames(
@@ -76,9 +77,8 @@ class WanVAE(nn.Module):
             ParameterError: If there is no frame, or the channels are not the model's.
         """
         self._check_latents(latents_BCTHW)
-        tape = Tape(cache, is_exact=is_exact)
-        patches = self.decoder(self.post_quant_conv(latents_BCTHW), tape)
-        pixels = unpatchify(patches, self.config.patch_edge)
+        tape = Tape(cache, vae_exact if is_exact else vae_fast)
+        pixels = self._decode(latents_BCTHW, tape)
         return pixels, FeatureCache(tape.slots, cache.frames_done + latents_BCTHW.shape[2])
 
     def encode(self, pixels_BPTHW: Tensor) -> Tensor:
@@ -91,8 +91,7 @@ class WanVAE(nn.Module):
             ParameterError: If the pixels are off the grid.
         """
         self._check_pixels(pixels_BPTHW, is_first=True)
-        patches = patchify(pixels_BPTHW, self.config.patch_edge)
-        return self.quant_conv(self.encoder(patches, Tape(None, is_exact=False)))  # type: ignore[no-any-return]
+        return self._encode(pixels_BPTHW, Tape(None, vae_fast))
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """Decode a whole clip at once; differentiable.
@@ -104,8 +103,7 @@ class WanVAE(nn.Module):
             ParameterError: If there is no frame, or the channels are not the model's.
         """
         self._check_latents(latents_BCTHW)
-        patches = self.decoder(self.post_quant_conv(latents_BCTHW), Tape(None, is_exact=False))
-        return unpatchify(patches, self.config.patch_edge)
+        return self._decode(latents_BCTHW, Tape(None, vae_fast))
 
     def forward(self, pixels_BPTHW: Tensor, noise_BCTHW: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Encode and decode a whole clip, for training.
@@ -130,6 +128,14 @@ class WanVAE(nn.Module):
         """Undo `normalize`; divides by the inverse deviation, as the reference does, for its bits."""
         mean, inverse_std = self._latent_stats(latents_BCTHW)
         return latents_BCTHW / inverse_std + mean
+
+    def _encode(self, pixels_BPTHW: Tensor, tape: Tape) -> Tensor:
+        patches = patchify(pixels_BPTHW, self.config.patch_edge)
+        return self.quant_conv(self.encoder(patches, tape), tape)  # type: ignore[no-any-return]
+
+    def _decode(self, latents_BCTHW: Tensor, tape: Tape) -> Tensor:
+        patches = self.decoder(self.post_quant_conv(latents_BCTHW, tape), tape)
+        return unpatchify(patches, self.config.patch_edge)
 
     def _latent_stats(self, like: Tensor) -> tuple[Tensor, Tensor]:
         mean = torch.tensor(self.config.latents_mean).view(1, -1, 1, 1, 1).to(like.device, like.dtype)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastvideo_core.errors import StateError
+from fastvideo_wan.models.vae_ops import VAEOps
 
 HISTORY_FRAMES = 2
 """Frames before the current one that a temporal kernel of three reads."""
@@ -39,47 +40,31 @@ class FeatureCache:
 class Tape:
     """One pass through a coder: reads an old cache's slots in order and collects the new ones.
 
-    A tape lives for one call and is handed down through the blocks; the cache it reads is never written.
+    A tape lives for one call and is handed down through the layers; the cache it reads is never written.
 
     Args:
         cache: State before this chunk; None runs a whole clip and remembers nothing.
-        is_exact: Whether to keep the reference's order of operations, for equal bits, rather than be fast.
+        ops: The arithmetic to use.
     """
 
-    __slots__ = ("_old", "_records", "is_exact", "is_first", "slots")
+    __slots__ = ("_old", "_records", "is_first", "ops", "slots")
 
-    def __init__(self, cache: FeatureCache | None, *, is_exact: bool) -> None:
+    def __init__(self, cache: FeatureCache | None, ops: VAEOps) -> None:
         self._records = cache is not None
         self._old = [] if cache is None else cache.slots
         self.slots: list[Tensor | None] = []
         self.is_first = cache is None or cache.is_empty
-        self.is_exact = is_exact
+        self.ops = ops
 
-    def extend(self, x_BCTHW: Tensor, num_frames: int = HISTORY_FRAMES) -> Tensor:
-        """Put the `num_frames` frames before this chunk in front of it, and remember its last ones.
-
-        Args:
-            x_BCTHW: Input of a temporal convolution.
-            num_frames: How many frames the convolution looks back.
-
-        Returns:
-            (B, C, num_frames + T, H, W).
-        """
-        past = self._take()
-        if past is None:
-            past = x_BCTHW.new_zeros(x_BCTHW.shape[0], x_BCTHW.shape[1], num_frames, *x_BCTHW.shape[3:])
-        joined = torch.cat([past, x_BCTHW], dim=2)
-        self.remember(joined, num_frames)
-        return joined
+    def past(self) -> Tensor | None:
+        """Return the frames that the next temporal convolution saw last; None at a clip's start."""
+        index = len(self.slots)
+        return self._old[index] if index < len(self._old) else None
 
     def remember(self, x_BCTHW: Tensor, num_frames: int) -> None:
         """Fill the next slot with the last frames of `x_BCTHW`, copied so that the rest can be freed."""
         if self._records:
             self.slots.append(x_BCTHW[:, :, -num_frames:].clone())
-
-    def _take(self) -> Tensor | None:
-        index = len(self.slots)
-        return self._old[index] if index < len(self._old) else None
 
 
 def stack_caches(caches: Sequence[FeatureCache]) -> FeatureCache:

@@ -8,14 +8,11 @@ from __future__ import annotations
 import itertools
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fastvideo_wan.models.vae_blocks import (
-    AverageDown,
     CausalConv3d,
     Downsample,
     MidBlock,
-    RepeatUp,
     ResidualBlock,
     RMSNorm,
     Upsample,
@@ -31,9 +28,7 @@ class ResidualDownBlock(nn.Module):
         self, config: WanVAEConfig, in_dim: int, out_dim: int, *, halves_space: bool, halves_time: bool
     ) -> None:
         super().__init__()
-        self.avg_shortcut = AverageDown(
-            out_dim, time_factor=2 if halves_time else 1, space_factor=2 if halves_space else 1
-        )
+        self.time_factor, self.space_factor = 2 if halves_time else 1, 2 if halves_space else 1
         dims = [in_dim] + [out_dim] * config.num_res_blocks
         self.resnets = nn.ModuleList([ResidualBlock(a, b, config.dropout) for a, b in itertools.pairwise(dims)])
         self.downsampler = Downsample(out_dim, halves_time=halves_time) if halves_space else None
@@ -45,7 +40,7 @@ class ResidualDownBlock(nn.Module):
             hidden = resnet(hidden, tape)
         if self.downsampler is not None:
             hidden = self.downsampler(hidden, tape)
-        return hidden + self.avg_shortcut(x_BCTHW)  # type: ignore[no-any-return]
+        return tape.ops.add_average_down(hidden, x_BCTHW, self.time_factor, self.space_factor)
 
 
 class UpBlock(nn.Module):
@@ -61,11 +56,10 @@ class UpBlock(nn.Module):
         super().__init__()
         dims = [in_dim] + [out_dim] * (config.num_res_blocks + 1)
         self.resnets = nn.ModuleList([ResidualBlock(a, b, config.dropout) for a, b in itertools.pairwise(dims)])
-        self.avg_shortcut: RepeatUp | None = None
+        self.time_factor = 2 if doubles_time else 1
         self.upsampler: Upsample | None = None
         self.upsamplers: nn.ModuleList | None = None
         if doubles_space and config.is_residual:
-            self.avg_shortcut = RepeatUp(in_dim, out_dim, time_factor=2 if doubles_time else 1, space_factor=2)
             self.upsampler = Upsample(out_dim, out_dim, doubles_time=doubles_time)
         elif doubles_space:
             self.upsamplers = nn.ModuleList([Upsample(out_dim, out_dim // 2, doubles_time=doubles_time)])
@@ -78,9 +72,9 @@ class UpBlock(nn.Module):
         step_up = self.upsampler if self.upsamplers is None else self.upsamplers[0]
         if step_up is not None:
             hidden = step_up(hidden, tape)
-        if self.avg_shortcut is not None:
-            hidden = hidden + self.avg_shortcut(x_BCTHW, is_first=tape.is_first)
-        return hidden
+        if self.upsampler is None:
+            return hidden
+        return tape.ops.add_repeat_up(hidden, x_BCTHW, self.time_factor, 2, is_first=tape.is_first)
 
 
 class Encoder(nn.Module):
@@ -97,11 +91,10 @@ class Encoder(nn.Module):
 
     def forward(self, patches_BCTHW: Tensor, tape: Tape) -> Tensor:
         """Return (B, 2Z, T', H', W')."""
-        hidden = self.conv_in(tape.extend(patches_BCTHW))
+        hidden = self.conv_in.causal(patches_BCTHW, tape)
         for block in self.down_blocks:
             hidden = block(hidden, tape)
-        hidden = F.silu(self.norm_out(self.mid_block(hidden, tape)))
-        return self.conv_out(tape.extend(hidden))  # type: ignore[no-any-return]
+        return self.conv_out.causal(self.mid_block(hidden, tape), tape, self.norm_out)
 
 
 class Decoder(nn.Module):
@@ -120,10 +113,10 @@ class Decoder(nn.Module):
 
     def forward(self, latents_BCTHW: Tensor, tape: Tape) -> Tensor:
         """Return (B, out_channels, T', H', W')."""
-        hidden = self.mid_block(self.conv_in(tape.extend(latents_BCTHW)), tape)
+        hidden = self.mid_block(self.conv_in.causal(latents_BCTHW, tape), tape)
         for block in self.up_blocks:
             hidden = block(hidden, tape)
-        return self.conv_out(tape.extend(F.silu(self.norm_out(hidden))))  # type: ignore[no-any-return]
+        return self.conv_out.causal(hidden, tape, self.norm_out)
 
 
 def _down_blocks(config: WanVAEConfig, dims: list[int]) -> list[nn.Module]:

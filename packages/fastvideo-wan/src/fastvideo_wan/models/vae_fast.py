@@ -1,0 +1,205 @@
+"""The VAE's arithmetic, arranged to be fast: equal to `vae_exact` but for rounding.
+
+Tensors keep the logical order (B, C, T, H, W) and lie in memory with channels last, where norms read contiguous
+vectors and the convolution kernels need no reordering. Without gradients, results are written in place into buffers
+that this module made; with gradients, nothing is.
+
+Shapes: B batch rows; C, O channels in and out; T, H, W frames, rows, columns; K frames of history; N frames of all
+rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from fastvideo_wan.models import vae_exact
+
+SMALLEST_NORM = 1e-12
+"""Shorter channel vectors are divided by this instead of by their length, as in the reference."""
+
+
+def norm(x: Tensor, gamma: Tensor) -> Tensor:
+    """See `vae_exact.norm`; the bits differ, as lengths and gains are multiplied first."""
+    return vae_exact.norm(x, gamma)
+
+
+def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
+    """See `vae_exact.after`; the result lies channels last."""
+    x_last = _channels_last(x_BCTHW)
+    past = _zero_frames(x_last, num_frames) if past_BCKHW is None else _channels_last(past_BCKHW)
+    return _channels_second(torch.cat([past, x_last], dim=1))
+
+
+def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
+    """See `vae_exact.norm_silu_after`; one buffer, written once."""
+    if torch.is_grad_enabled():
+        past = past_BCKHW
+        if past is None:
+            past = _channels_second(_zero_frames(_channels_last(x_BCTHW), num_frames))
+        return _NormSiluAfter.apply(past, x_BCTHW, gamma)  # type: ignore[no-any-return]
+    return _norm_silu_after(past_BCKHW, x_BCTHW, gamma, num_frames)
+
+
+def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor | None, time_stride: int = 1) -> Tensor:
+    """See `vae_exact.conv3d`; the padding is the kernel's own.
+
+    torch's own choice for a small batch of one is a kernel several times slower, hence the call by name.
+    """
+    padding = (0, weight.shape[3] // 2, weight.shape[4] // 2)
+    stride = (time_stride, 1, 1)
+    if _suits_onednn(x_BCTHW):
+        return torch.mkldnn_convolution(x_BCTHW, weight, bias, padding, stride, (1, 1, 1), 1)  # type: ignore[attr-defined,no-any-return]
+    return F.conv3d(x_BCTHW, weight, bias, stride, padding)
+
+
+def attend(x_BCTHW: Tensor, gamma: Tensor, qkv: tuple[Tensor, Tensor], proj: tuple[Tensor, Tensor]) -> Tensor:
+    """See `vae_exact.attend`."""
+    num_rows, dim, num_frames, height, width = x_BCTHW.shape
+    x_last = _channels_last(x_BCTHW).reshape(num_rows * num_frames, 1, height * width, dim)
+    unit = F.normalize(x_last.float(), dim=-1).to(x_last.dtype) * (gamma.flatten() * dim**0.5)
+    query, key, value = F.linear(unit, qkv[0].flatten(1), qkv[1]).chunk(3, dim=-1)
+    mixed = F.scaled_dot_product_attention(query, key, value)
+    result = x_last + F.linear(mixed, proj[0].flatten(1), proj[1])
+    return _channels_second(result.view(num_rows, num_frames, height, width, dim))
+
+
+def halve_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """See `vae_exact.halve_space`."""
+    return _to_clips(_conv2d(F.pad(_to_frames(x_BCTHW), (0, 1, 0, 1)), weight, bias, 2, 0), x_BCTHW.shape[0])
+
+
+def double_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """See `vae_exact.double_space`.
+
+    Repeated pixels meet several taps of the kernel, so that summing those taps first leaves 2x2 kernels on the small
+    frames, one for each of the four positions in a square: 16 products a pixel instead of 36.
+    """
+    frames = _to_frames(x_BCTHW)
+    if torch.is_grad_enabled():
+        doubled = F.interpolate(frames, scale_factor=2.0, mode="nearest-exact")
+        return _to_clips(_conv2d(doubled, weight, bias, 1, 1), x_BCTHW.shape[0])
+    num_frames, _, height, width = frames.shape
+    out_dim = weight.shape[0]
+    sums = _conv2d(frames, _square_kernels(weight), bias.repeat(4), 1, 1)
+    squares = sums.permute(0, 2, 3, 1).unflatten(-1, (2, 2, out_dim))
+    result = sums.new_empty(num_frames, height, 2, width, 2, out_dim)
+    for row in range(2):
+        for column in range(2):
+            result[:, :, row, :, column] = squares[:, row : row + height, column : column + width, row, column]
+    return _to_clips(result.view(num_frames, height * 2, width * 2, out_dim).permute(0, 3, 1, 2), x_BCTHW.shape[0])
+
+
+def interleave(x_BCTHW: Tensor) -> Tensor:
+    """See `vae_exact.interleave`."""
+    halves = _channels_last(x_BCTHW).unflatten(-1, (2, -1))
+    return _channels_second(halves.permute(0, 1, 4, 2, 3, 5).flatten(1, 2))
+
+
+def add(y: Tensor, x: Tensor) -> Tensor:
+    """Return y + x; without gradients `y` is overwritten, so it must be the caller's own."""
+    return y + x if torch.is_grad_enabled() else y.add_(x)
+
+
+def add_average_down(y: Tensor, x_BCTHW: Tensor, time_factor: int, space_factor: int) -> Tensor:
+    """See `vae_exact.add_average_down`; may overwrite `y`."""
+    return add(y, vae_exact.average_down(x_BCTHW, y.shape[1], time_factor, space_factor))
+
+
+def add_repeat_up(y: Tensor, x_BCTHW: Tensor, time_factor: int, space_factor: int, *, is_first: bool) -> Tensor:
+    """See `vae_exact.add_repeat_up`; may overwrite `y`."""
+    return vae_exact.add_repeat_up(y, x_BCTHW, time_factor, space_factor, is_first=is_first)
+
+
+class _NormSiluAfter(torch.autograd.Function):
+    """`norm_silu_after` with its gradient worked out: it keeps the input alone and passes over memory half as often."""
+
+    @staticmethod
+    def forward(ctx: Any, past_BCKHW: Tensor, x_BCTHW: Tensor, gamma: Tensor) -> Tensor:
+        ctx.save_for_backward(x_BCTHW, gamma)
+        ctx.num_frames = past_BCKHW.shape[2]
+        return _norm_silu_after(past_BCKHW, x_BCTHW, gamma, past_BCKHW.shape[2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BCTHW: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
+        """With n = |x|, s = sqrt(C) / n, z = s x gamma: dx = s gamma dz - x (x . gamma s dz) / n^2."""
+        x_BCTHW, gamma = ctx.saved_tensors
+        grad_past, grad = grad_BCTHW[:, :, : ctx.num_frames], _channels_last(grad_BCTHW[:, :, ctx.num_frames :])
+        x, gains = _channels_last(x_BCTHW), gamma.flatten()
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SMALLEST_NORM)
+        scale = gains.shape[0] ** 0.5 / length
+        scaled = x * scale
+        grad_z = torch.ops.aten.silu_backward(grad.contiguous(), scaled * gains)
+        scaled.mul_(grad_z)
+        grad_gamma = scaled.flatten(0, -2).sum(dim=0).view_as(gamma)
+        along = torch.mv(scaled.flatten(0, -2), gains).view_as(length).div_(length.square_())
+        grad_x = grad_z.mul_(gains).mul_(scale).addcmul_(x, along, value=-1.0)
+        return grad_past if ctx.needs_input_grad[0] else None, _channels_second(grad_x), grad_gamma
+
+
+def _norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
+    x = _channels_last(x_BCTHW)
+    joined = x.new_empty(x.shape[0], num_frames + x.shape[1], *x.shape[2:])
+    if past_BCKHW is None:
+        joined[:, :num_frames].zero_()
+    else:
+        joined[:, :num_frames] = _channels_last(past_BCKHW)
+    _write_norm_silu(joined[:, num_frames:], x, gamma.flatten())
+    return _channels_second(joined)
+
+
+def _write_norm_silu(out: Tensor, x: Tensor, gains: Tensor) -> None:
+    """Fill `out` with the norm and SiLU of `x`; both have channels as their last axis."""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        unit = F.normalize(x.float(), dim=-1)
+        out.copy_(F.silu(unit.mul_(gains.float() * gains.shape[0] ** 0.5)))
+        return
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SMALLEST_NORM)
+    torch.mul(x, gains.shape[0] ** 0.5 / length, out=out)
+    torch.ops.aten.silu_(out.mul_(gains))
+
+
+def _square_kernels(weight: Tensor) -> Tensor:
+    """Sum the taps of 3x3 kernels that meet one small pixel: (4 O, C, 2, 2), by row and column within the square."""
+    sums = weight.new_tensor([[[1, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
+    return torch.einsum("pau,ocuv,qbv->pqocab", sums, weight, sums).flatten(0, 2)
+
+
+def _conv2d(x_NCHW: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+    if _suits_onednn(x_NCHW):
+        spaced = ((padding, padding), (stride, stride), (1, 1))
+        return torch.mkldnn_convolution(x_NCHW, weight, bias, *spaced, 1)  # type: ignore[attr-defined,no-any-return]
+    return F.conv2d(x_NCHW, weight, bias, stride, padding)
+
+
+def _suits_onednn(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def _channels_last(x_BCTHW: Tensor) -> Tensor:
+    """View with channels as the last axis: (B, T, H, W, C)."""
+    return x_BCTHW.permute(0, 2, 3, 4, 1)
+
+
+def _channels_second(x_BTHWC: Tensor) -> Tensor:
+    """Undo `_channels_last`."""
+    return x_BTHWC.permute(0, 4, 1, 2, 3)
+
+
+def _zero_frames(x_BTHWC: Tensor, num_frames: int) -> Tensor:
+    return x_BTHWC.new_zeros(x_BTHWC.shape[0], num_frames, *x_BTHWC.shape[2:])
+
+
+def _to_frames(x_BCTHW: Tensor) -> Tensor:
+    """Line up the frames of all rows, (N, C, H, W); a view where channels lie last."""
+    return _channels_last(x_BCTHW).flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _to_clips(frames_NCHW: Tensor, num_rows: int) -> Tensor:
+    """Undo `_to_frames`: (B, C, T, H, W)."""
+    return frames_NCHW.unflatten(0, (num_rows, -1)).transpose(1, 2)
