@@ -1,0 +1,204 @@
+"""Denoising as a loop: noise in, latents out, one Euler step a step.
+
+Shape letters: B rows; R branch rows of a call; C latent channels; T, H, W latent frames, rows, columns; E text width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastvideo_core.card import LoopSpec
+from fastvideo_core.errors import InputError
+from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.state import LoopState
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
+from fastvideo_core.request.cancel import CancelScope
+from fastvideo_testing.tiny.plans import make_plan
+
+if TYPE_CHECKING:
+    from fastvideo_core.runtime.instance import ModelInstance
+
+__all__ = ["DenoiseLoop", "DenoisePayload", "DenoiseState", "DenoiseValues", "run_step", "shifted_sigmas"]
+
+
+@dataclass(slots=True)
+class DenoiseState(LoopState):
+    """State of denoising: all that a step needs, so that it can go on anywhere from here.
+
+    Attributes:
+        latents_1CTHW: The sample, float32.
+        embeds_1E: The encoded prompt, and with guidance the encoded negative prompt.
+        sigmas: Noise levels, from one to zero.
+        guidance_scale: Weight of the prompt against the negative prompt.
+        scope: What cancels it.
+        is_exact: Whether requests are computed one by one.
+        profile: Serve, rollout or train.
+        condition_1CHW: The first latent frame, if it is given.
+        step_index: The next step.
+        plugin_state: State of interceptors, by plugin and branch.
+    """
+
+    latents_1CTHW: torch.Tensor
+    embeds_1E: tuple[torch.Tensor, ...]
+    sigmas: tuple[float, ...]
+    guidance_scale: float
+    scope: CancelScope
+    is_exact: bool
+    profile: Profile
+    condition_1CHW: torch.Tensor | None
+    step_index: int = 0
+    plugin_state: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DenoisePayload:
+    """One step.
+
+    Attributes:
+        latents_1CTHW: The sample; a step makes a new one and leaves this as it is.
+        embeds_1E: Encoded prompts of the branches.
+        sigma: Noise level of the sample.
+        next_sigma: Noise level after the step.
+        guidance_scale: Weight of the first branch against the second.
+        condition_1CHW: The first latent frame, put in place by the last step.
+        is_exact: Whether requests are computed one by one.
+    """
+
+    latents_1CTHW: torch.Tensor
+    embeds_1E: tuple[torch.Tensor, ...]
+    sigma: float
+    next_sigma: float
+    guidance_scale: float
+    condition_1CHW: torch.Tensor | None
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiseValues:
+    """The sample after a step."""
+
+    latents_1CTHW: torch.Tensor
+
+
+class DenoiseLoop:
+    """Denoises the latents of a request."""
+
+    def __init__(self, spec: LoopSpec, model: ModelView) -> None:
+        self._spec = spec
+        self._model = model
+
+    def init(self, request: LoopRequest, ctx: LoopContext) -> DenoiseState:
+        """Draw the noise from the request's own generator and fix the noise levels."""
+        parameters, vae = request.parameters, self._model.config("vae")
+        shape = (
+            1,
+            vae.latent_channels,
+            (parameters["num_frames"] - 1) // vae.temporal_factor + 1,
+            parameters["height"] // vae.spatial_factor,
+            parameters["width"] // vae.spatial_factor,
+        )
+        return DenoiseState(
+            latents_1CTHW=torch.randn(shape, generator=ctx.make_generator(parameters["seed"])),
+            embeds_1E=request.inputs["embeds"],
+            sigmas=shifted_sigmas(parameters["num_inference_steps"], parameters["flow_shift"]),
+            guidance_scale=float(parameters["guidance_scale"]),
+            scope=request.cancel_scope,
+            is_exact=request.is_exact,
+            profile=request.profile,
+            condition_1CHW=request.inputs.get("condition"),
+        )
+
+    def next(self, state: DenoiseState) -> WorkPlan[DenoisePayload] | Done:
+        """Make the next step."""
+        index, num_steps = state.step_index, len(state.sigmas) - 1
+        if index == num_steps:
+            return Done()
+        payload = DenoisePayload(
+            latents_1CTHW=state.latents_1CTHW,
+            embeds_1E=state.embeds_1E,
+            sigma=state.sigmas[index],
+            next_sigma=state.sigmas[index + 1],
+            guidance_scale=state.guidance_scale,
+            condition_1CHW=state.condition_1CHW,
+            is_exact=state.is_exact,
+        )
+        _, _, frames, rows, columns = state.latents_1CTHW.shape
+        return make_plan(
+            self._spec,
+            self._model,
+            payload,
+            component="transformer",
+            kind=WorkKind.DIFFUSION_STEP,
+            shape=ShapeSignature.of(frames=frames, rows=rows, columns=columns),
+            flops=256.0 * len(state.embeds_1E) * frames * rows * columns,
+            scope=state.scope,
+            step_index=index,
+            num_steps=num_steps,
+            is_exact=state.is_exact,
+            profile=state.profile,
+        )
+
+    def advance(self, state: DenoiseState, result: StepResult[DenoiseValues]) -> DenoiseState:
+        """Keep the new sample."""
+        state.latents_1CTHW = result.values.latents_1CTHW
+        state.step_index += 1
+        return state
+
+    def apply(self, state: DenoiseState, event: Any) -> DenoiseState:
+        """Refuse: denoising takes no outside event."""
+        raise InputError("denoising takes no events", field="event", value=type(event).__name__, allowed="none")
+
+    def finalize(self, state: DenoiseState) -> LoopResult:
+        """Hand the latents on."""
+        return LoopResult({"latents": state.latents_1CTHW})
+
+
+def shifted_sigmas(num_steps: int, shift: float) -> tuple[float, ...]:
+    """Return the noise levels of a flow from one to zero, `num_steps + 1` of them."""
+    plain = [1 - index / num_steps for index in range(num_steps + 1)]
+    return tuple(shift * sigma / (1 + (shift - 1) * sigma) for sigma in plain)
+
+
+def run_step(
+    instance: ModelInstance, plans: Sequence[WorkPlan[DenoisePayload]], ctx: StepContext
+) -> Sequence[StepResult[DenoiseValues]]:
+    """Make one Euler step each of a batch; all branches of all requests are rows of one call, unless they are exact."""
+    payloads = [plan.payload for plan in plans]
+    groups = [[payload] for payload in payloads] if payloads[0].is_exact else [payloads]
+    transformer = instance.component("transformer")
+    outputs = [row for group in groups for row in _velocities(transformer, group)]
+    velocities = [_guide(payload, rows_RCTHW) for payload, rows_RCTHW in zip(payloads, outputs, strict=True)]
+    for velocity in velocities:
+        ctx.tap("velocity", velocity)
+    return [_step(payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
+
+
+def _velocities(transformer: Any, payloads: Sequence[DenoisePayload]) -> list[torch.Tensor]:
+    """Return the velocities of each request's branches, (R, C, T, H, W) with its own R."""
+    weight = transformer.to_velocity.weight
+    num_branches = [len(payload.embeds_1E) for payload in payloads]
+    rows = [payload for payload, count in zip(payloads, num_branches, strict=True) for _ in range(count)]
+    latents_RCTHW = torch.cat([payload.latents_1CTHW for payload in rows]).to(weight.device, weight.dtype)
+    sigma_R = torch.tensor([payload.sigma for payload in rows], device=weight.device, dtype=weight.dtype)
+    embeds_RE = torch.cat([row for payload in payloads for row in payload.embeds_1E]).to(weight.device, weight.dtype)
+    velocity_RCTHW: torch.Tensor = transformer(latents_RCTHW, sigma_R, embeds_RE).float()
+    return list(velocity_RCTHW.split(num_branches))
+
+
+def _guide(payload: DenoisePayload, rows_RCTHW: torch.Tensor) -> torch.Tensor:
+    if len(rows_RCTHW) == 1:
+        return rows_RCTHW
+    cond, uncond = rows_RCTHW[:1], rows_RCTHW[1:]
+    return uncond + payload.guidance_scale * (cond - uncond)
+
+
+def _step(payload: DenoisePayload, velocity_1CTHW: torch.Tensor) -> StepResult[DenoiseValues]:
+    latents = payload.latents_1CTHW.to(velocity_1CTHW.device)
+    latents = latents + (payload.next_sigma - payload.sigma) * velocity_1CTHW
+    if payload.next_sigma == 0 and payload.condition_1CHW is not None:
+        latents[:, :, 0] = payload.condition_1CHW
+    return StepResult(DenoiseValues(latents), is_finite=bool(torch.isfinite(latents).all()))

@@ -1,0 +1,74 @@
+"""What all plans of the tiny family have in common."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fastvideo_core.card import LoopSpec
+from fastvideo_core.loop.base import ModelView
+from fastvideo_core.loop.work import (
+    BatchKey,
+    CachePlan,
+    EmitSpec,
+    PlacementHint,
+    Profile,
+    ResourceRequest,
+    ShapeSignature,
+    StepCost,
+    WorkKind,
+    WorkPlan,
+)
+from fastvideo_core.request.cancel import CancelScope
+
+__all__ = ["make_plan", "plan_cost"]
+
+PayloadT = TypeVar("PayloadT")
+
+
+def plan_cost(plan: WorkPlan[Any]) -> StepCost:
+    """Return the cost that a plan carries; the `step_cost_model` of all loops of the family."""
+    return plan.resources.cost
+
+
+def make_plan(
+    spec: LoopSpec,
+    model: ModelView,
+    payload: PayloadT,
+    *,
+    component: str,
+    kind: WorkKind,
+    shape: ShapeSignature,
+    flops: float,
+    scope: CancelScope,
+    step_index: int,
+    num_steps: int,
+    is_exact: bool = False,
+    profile: Profile = "serve",
+    emits: tuple[EmitSpec, ...] = (),
+) -> WorkPlan[PayloadT]:
+    """Return the plan of one step; `shape` and the variant decide with which others it may share a call."""
+    return WorkPlan(
+        loop_id=spec.loop_id,
+        instance_id=model.instance_id,
+        kind=kind,
+        shape_sig=shape,
+        resources=ResourceRequest(StepCost(flops=flops, bytes_moved=4.0 * flops), sinks=len(emits)),
+        cache=CachePlan(),
+        placement=PlacementHint(),
+        cancel_scope=scope,
+        emits=emits,
+        batch_key=BatchKey(
+            instance_id=model.instance_id,
+            component=component,
+            loop_kind=spec.loop_id,
+            shape_sig=shape,
+            precision=model.precision,
+            weights_version=model.weights_version,
+            profile=profile,
+            variant="exact" if is_exact else "fast",
+        ),
+        payload=payload,
+        step_index=step_index,
+        num_steps=num_steps,
+        profile=profile,
+    )
