@@ -18,8 +18,6 @@ PIPELINE_NAME = "TinyPipeline"
 
 
 @hookimpl
-def card_from_layout(
-    source: CheckpointSource, index: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]
-) -> ModelCard | None:
+def card_from_layout(source: CheckpointSource, index: Mapping[str, Any]) -> ModelCard | None:
     """Describe a tiny checkpoint."""
     return tiny_card(source) if index.get("_class_name") == PIPELINE_NAME else None
