@@ -95,19 +95,19 @@ class NoGuidance:
 
     dispatch: Dispatch = "sequential"
 
-    def branches(self, guidance_scale: float) -> tuple[str, ...]:  # noqa: ARG002 - all policies are called alike
+    def branches(self, guidance_scale: float) -> tuple[str, ...]:
         """Return the conditional branch alone."""
         return (COND,)
 
-    def forward_guidance(self, guidance_scale: float) -> float | None:  # noqa: ARG002
+    def forward_guidance(self, guidance_scale: float) -> float | None:
         """Return None: the model takes no guidance."""
         return None
 
     def combine(
         self,
         outputs: Mapping[str, Tensor],
-        guidance: float | Tensor,  # noqa: ARG002
-        step_index: int | Sequence[int] = 0,  # noqa: ARG002
+        guidance: float | Tensor,
+        step_index: int | Sequence[int] = 0,
     ) -> Tensor:
         """Return the conditional output."""
         return outputs[COND]
@@ -140,7 +140,7 @@ class ClassifierFreeGuidance:
         """Return both branches, or the conditional one where the scale asks for no guidance."""
         return (COND, UNCOND) if is_guided(guidance_scale, self.active_when) else (COND,)
 
-    def forward_guidance(self, guidance_scale: float) -> float | None:  # noqa: ARG002 - all policies are called alike
+    def forward_guidance(self, guidance_scale: float) -> float | None:
         """Return None: the model takes no guidance."""
         return None
 
@@ -148,7 +148,7 @@ class ClassifierFreeGuidance:
         self,
         outputs: Mapping[str, Tensor],
         guidance: float | Tensor,
-        step_index: int | Sequence[int] = 0,  # noqa: ARG002
+        step_index: int | Sequence[int] = 0,
     ) -> Tensor:
         """Return the guided output, shape (B, ...).
 
@@ -178,7 +178,7 @@ class RescaledGuidance(ClassifierFreeGuidance):
         self,
         outputs: Mapping[str, Tensor],
         guidance: float | Tensor,
-        step_index: int | Sequence[int] = 0,  # noqa: ARG002
+        step_index: int | Sequence[int] = 0,
     ) -> Tensor:
         """Return the guided and rescaled output, shape (B, ...)."""
         if UNCOND not in outputs:

@@ -44,7 +44,7 @@ class SingleExpert:
         """All experts, in the order of their steps."""
         return (self.expert,)
 
-    def route(self, timestep: float, step_index: int) -> Expert:  # noqa: ARG002 - all policies are called alike
+    def route(self, timestep: float, step_index: int) -> Expert:
         """Return the expert, whatever the step."""
         return self.expert
 
@@ -68,11 +68,11 @@ class TimestepExperts:
         """All experts, in the order of their steps."""
         return (self.high_noise, self.low_noise)
 
-    def route(self, timestep: float, step_index: int) -> Expert:  # noqa: ARG002 - all policies are called alike
+    def route(self, timestep: float, step_index: int) -> Expert:
         """Return the expert of a step.
 
-        The two numbers are compared as float32: the reference compares tensors of that type, and a boundary such as
-        0.417 * 1000 is not a whole number in float64.
+        The two numbers are compared as float32, as the reference compares its tensors: a boundary that arithmetic left
+        a hair above a whole timestep still includes it.
 
         Args:
             timestep: The step's timestep, as the schedule has it.
@@ -107,7 +107,7 @@ class StepIndexExperts:
                 "first steps must ascend", field="starts", value=self.starts, allowed="each at least 0, above the last"
             )
 
-    def route(self, timestep: float, step_index: int) -> Expert:  # noqa: ARG002 - all policies are called alike
+    def route(self, timestep: float, step_index: int) -> Expert:
         """Return the expert of a step.
 
         Args:

@@ -35,6 +35,7 @@ __all__ = [
 FIRST_SIGMA_GAP = 1e-6
 """What is taken off a first level of 1, whose lambda would be infinite."""
 
+_ROUNDING = 1e-5  # of the shift in float32: a first level of 1 may come out a little larger
 _Levels = NDArray[np.floating[Any]]
 
 
@@ -150,7 +151,7 @@ def check_sigmas(sigmas: torch.Tensor, num_steps: int, *, may_repeat_last: bool 
         )
     values = sigmas.tolist()
     must_fall = values[:-1] if may_repeat_last and values[-1] == values[-2] else values
-    if not all(a > b for a, b in pairwise(must_fall)) or values[0] > 1 or values[-1] < 0:
+    if not all(a > b for a, b in pairwise(must_fall)) or values[0] > 1 + _ROUNDING or values[-1] < 0:
         raise ParameterError(
             "not a schedule",
             field="sigmas",
