@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fastvideo_core.errors import NonFiniteError, ParameterError
 from fastvideo_core.request.media import output
-from fastvideo_core.request.media.output import OutputTarget, check_output
+from fastvideo_core.request.media.output import OutputTarget, check_format, check_output
 from fastvideo_core.request.media.pixels import Frames, as_frames, iter_frames
 from fastvideo_core.request.media.publish import SavedFiles, save_bytes
 from fastvideo_core.request.media.rates import as_fps
@@ -291,7 +291,9 @@ class LatentArtifact(Artifact):
 
 
 def _target(path: str | Path | OutputTarget, allowed: tuple[str, ...]) -> OutputTarget:
-    return path if isinstance(path, OutputTarget) else check_output(path, allowed=allowed)
+    target = path if isinstance(path, OutputTarget) else check_output(path, allowed=allowed)
+    check_format(target.suffix, allowed=allowed, field=target.field)
+    return target
 
 
 def _if(sidecar: bool, provenance: Provenance | None) -> Provenance | None:

@@ -56,11 +56,12 @@ class ContainerSpec:
 
 
 CONTAINERS = {
-    # The index goes to the front, so that players start before the whole file is there.
+    # The index goes to the front, so that players start before the whole file is there. Frames that look ahead (B)
+    # would start the track with an offset, which readers that skip edit lists take for an additional frame.
     ".mp4": ContainerSpec(
         container="mp4",
         video_codec="libx264",
-        video_options={"crf": "17", "preset": "medium"},
+        video_options={"crf": "17", "preset": "medium", "bf": "0"},
         audio_codec="aac",
         audio_rates=(96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350),
         options={"movflags": "+faststart"},

@@ -26,6 +26,8 @@ _MAX_DELAY = 65535
 _TICKS_PER_S = 100
 _LOOP_FOREVER = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
 _TRAILER = b"\x3b"
+_KEEP_ON_SCREEN = 0x04
+_FIRST_COLOUR_IS_TRANSPARENT = 0x01
 _HEADER_BYTES = 13
 _DESCRIPTOR_BYTES = 10
 
@@ -54,7 +56,7 @@ class GifEncoder:
         self._file = file
         self._fps = fps
         self._num_frames = 0
-        self._shown_HWC: Frames | None = None
+        self._last_HWC: Frames | None = None
         # 0x70: eight bits a colour in the source, no global palette.
         file.write(b"GIF89a" + struct.pack("<HHBBB", width, height, 0x70, 0, 0) + _LOOP_FOREVER)
         if comment:
@@ -62,12 +64,14 @@ class GifEncoder:
 
     def write(self, frame_HWC: Frames) -> None:
         """Append one uint8 frame (H, W, 3)."""
-        top, left, bottom, right = _changed_box(self._shown_HWC, frame_HWC)
-        # 0x04: leave the frame on screen, the next one is drawn over it.
+        box = _changed_box(self._last_HWC, frame_HWC)
+        # A frame needs a picture: where nothing changed, it is one transparent pixel.
+        top, left, bottom, right = box or (0, 0, 1, 1)
+        flags = _KEEP_ON_SCREEN if box else _KEEP_ON_SCREEN | _FIRST_COLOUR_IS_TRANSPARENT
         delay = gif_delay(self._num_frames, self._fps)
-        self._file.write(b"\x21\xf9\x04" + struct.pack("<BHBB", 0x04, delay, 0, 0))
+        self._file.write(b"\x21\xf9\x04" + struct.pack("<BHBB", flags, delay, 0, 0))
         self._file.write(_image_block(frame_HWC[top:bottom, left:right], left=left, top=top))
-        self._shown_HWC = frame_HWC.copy()
+        self._last_HWC = frame_HWC.copy()
         self._num_frames += 1
 
     def finish(self) -> None:
@@ -80,14 +84,13 @@ def _end_tick(index: int, fps: Fraction) -> int:
     return int(index * _TICKS_PER_S / fps + Fraction(1, 2))
 
 
-def _changed_box(before_HWC: Frames | None, after_HWC: Frames) -> tuple[int, int, int, int]:
+def _changed_box(before_HWC: Frames | None, after_HWC: Frames) -> tuple[int, int, int, int] | None:
     height, width = after_HWC.shape[:2]
     if before_HWC is None:
         return 0, 0, height, width
     is_changed_HW = (before_HWC != after_HWC).any(axis=2)
     if not is_changed_HW.any():
-        # A frame needs a picture; one pixel that stays what it is keeps the number of frames right.
-        return 0, 0, 1, 1
+        return None
     rows = np.flatnonzero(is_changed_HW.any(axis=1))
     columns = np.flatnonzero(is_changed_HW.any(axis=0))
     return int(rows[0]), int(columns[0]), int(rows[-1]) + 1, int(columns[-1]) + 1

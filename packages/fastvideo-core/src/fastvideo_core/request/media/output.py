@@ -26,6 +26,7 @@ __all__ = [
     "TEXT_FORMATS",
     "VIDEO_FORMATS",
     "OutputTarget",
+    "check_format",
     "check_output",
     "check_video_fits",
     "default_output",
@@ -157,9 +158,21 @@ def default_output(
     return OutputTarget(path, on_conflict="next", free_bytes=checked.free_bytes)
 
 
-def check_video_fits(
-    suffix: str, *, height: int, width: int, fps: Fraction, has_audio: bool = False, field: str = "output"
-) -> None:
+def check_format(suffix: str, *, allowed: tuple[str, ...], has_audio: bool = False, field: str = "output") -> None:
+    """Check that a format is one of those that a writer has, and holds sound if there is any.
+
+    Raises:
+        OutputError: It is not, or does not.
+    """
+    if suffix not in allowed:
+        raise OutputError("not a format for this", field=field, value=suffix, allowed=", ".join(allowed))
+    if has_audio and suffix not in _ENCODERS:
+        raise OutputError(
+            "this format holds no sound", field=field, value=suffix, allowed=", ".join(_ENCODERS), nearest=".mp4"
+        )
+
+
+def check_video_fits(suffix: str, *, height: int, width: int, fps: Fraction, field: str = "output") -> None:
     """Check that a format can hold such a video as it is.
 
     H.264 as players decode it halves the colour planes, so `.mp4` takes even sizes only; the size is not changed
@@ -192,10 +205,6 @@ def check_video_fits(
             allowed=f"up to {MAX_GIF_FPS} frames a second, or .mp4, .webm, .png",
             nearest=f"fps={MAX_GIF_FPS}",
         )
-    if has_audio and suffix not in _ENCODERS:
-        raise OutputError(
-            "this format holds no sound", field=field, value=suffix, allowed=", ".join(_ENCODERS), nearest=".mp4"
-        )
     _check_encoder(suffix)
 
 
@@ -223,10 +232,11 @@ def _check_name(path: str | Path, allowed: tuple[str, ...], field: str) -> Path:
         raise OutputError("not a file name", field=field, value=text, allowed="a path with an extension")
     checked = Path(path)
     suffix = checked.suffix.lower()
-    if suffix in allowed and not text.endswith(("/", os.sep)):
+    names_folder = text.endswith(("/", os.sep)) or checked.name in {"", ".."}
+    if suffix in allowed and not names_folder:
         return checked
-    near = get_close_matches(suffix or allowed[0], allowed, n=1, cutoff=0.4) or [allowed[0]]
-    if checked.is_dir() or checked.name in {"", ".."}:
+    near = get_close_matches(suffix or allowed[0], allowed, n=1, cutoff=0.6) or [allowed[0]]
+    if names_folder or checked.is_dir():
         problem, named = "is a folder, not a file", checked / f"video{near[0]}"
     elif suffix:
         problem, named = f"unknown extension {suffix!r}", checked.with_suffix(near[0])

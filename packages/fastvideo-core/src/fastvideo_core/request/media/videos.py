@@ -74,12 +74,10 @@ def load_video(
     with open_input(source, what="a video", field=field, max_bytes=max_bytes) as file:
         try:
             with _open(file) as container:
-                if not container.streams.video:
-                    raise MediaError("has no video in it", field=field, value=name)
-                stream = container.streams.video[0]
+                stream = _first_video(container)
                 max_fitting = max_decoded_bytes // max(stream.width * stream.height * 3, 1)
                 frames = _collect(_decode(container, stream), min(max_frames, max_fitting))
-                return VideoClip(np.stack(frames), _rate(stream))
+                return VideoClip(np.stack(frames), _rate(container, stream, len(frames)))
         except _BadVideoError as error:
             raise MediaError(str(error), field=field, value=name) from None
         except (av.FFmpegError, OSError, ValueError) as error:
@@ -89,6 +87,15 @@ def load_video(
 
 class _BadVideoError(Exception):
     """A reason to refuse a video, before the file's name is added."""
+
+
+def _first_video(container: InputContainer) -> VideoStream:
+    if not container.streams.video:
+        raise _BadVideoError("has no video in it")
+    stream = container.streams.video[0]
+    if getattr(stream, "codec_context", None) is None:
+        raise _BadVideoError("its codec is not known")
+    return stream
 
 
 def _collect(frames: Iterator[Frames], max_now: int) -> list[Frames]:
@@ -104,8 +111,11 @@ def _collect(frames: Iterator[Frames], max_now: int) -> list[Frames]:
     return found
 
 
-def _rate(stream: VideoStream) -> Fraction:
+def _rate(container: InputContainer, stream: VideoStream, num_frames: int) -> Fraction:
     fps = stream.average_rate or stream.guessed_rate
+    if container.format.name == "gif" and stream.duration and stream.time_base:
+        # FFmpeg takes a GIF's first delays for all; the mean of all is nearer to what was meant.
+        fps = num_frames / (stream.duration * stream.time_base)
     if not fps:
         raise _BadVideoError("has no frame rate")
     return Fraction(fps)

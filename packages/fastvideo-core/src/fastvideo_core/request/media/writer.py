@@ -13,7 +13,13 @@ from fastvideo_core.errors import OutputError, ParameterError
 from fastvideo_core.request.media.encoder import CONTAINERS, ContainerEncoder, check_sample_rate
 from fastvideo_core.request.media.faults import writing
 from fastvideo_core.request.media.gif import GifEncoder
-from fastvideo_core.request.media.output import VIDEO_FORMATS, OutputTarget, check_output, check_video_fits
+from fastvideo_core.request.media.output import (
+    VIDEO_FORMATS,
+    OutputTarget,
+    check_format,
+    check_output,
+    check_video_fits,
+)
 from fastvideo_core.request.media.pixels import Frames, as_frames
 from fastvideo_core.request.media.publish import SavedFiles, publish
 from fastvideo_core.request.media.rates import as_fps, format_fps
@@ -64,7 +70,8 @@ class VideoWriter:
         self._size: tuple[int, int] | None = None
         self._num_frames = 0
         self._saved: SavedFiles | None = None
-        if audio is not None and self._target.suffix in CONTAINERS:
+        check_format(self._target.suffix, allowed=VIDEO_FORMATS, has_audio=audio is not None, field=self._target.field)
+        if audio is not None:
             check_sample_rate(CONTAINERS[self._target.suffix], audio.sample_rate)
 
     @property
@@ -115,14 +122,7 @@ class VideoWriter:
     def _open(self, height: int, width: int) -> _Encoder:
         assert self._staging is not None, "used outside its block"
         suffix = self._target.suffix
-        check_video_fits(
-            suffix,
-            height=height,
-            width=width,
-            fps=self._fps,
-            has_audio=self._audio is not None,
-            field=self._target.field,
-        )
+        check_video_fits(suffix, height=height, width=width, fps=self._fps, field=self._target.field)
         staged = self._staging.path / f"media{suffix}"
         if suffix == ".png":
             return _PngFrames(self._staging.path, self._provenance)
@@ -133,7 +133,7 @@ class VideoWriter:
         )
 
     def _finish(self, staging: Staging) -> SavedFiles:
-        if self._encoder is None or self._size is None:
+        if self._encoder is None or self._size is None or self._num_frames == 0:
             raise OutputError("no frames to write", field=self._target.field, value=str(self._target.path))
         with writing(self._target.path, field=self._target.field):
             media = self._encoder.finish()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from fastvideo_core.request.media.staging import Staging
+
+
+def stage(staging, name, text):
+    path = staging.path / name
+    path.write_text(text)
+    return path
+
+
+def test_files_appear_together_and_nothing_else(tmp_path):
+    with Staging(tmp_path) as staging:
+        names = {stage(staging, "a", "A"): tmp_path / "out.mp4", stage(staging, "b", "B"): tmp_path / "out.json"}
+        staging.sync(names)
+        assert [path.name for path in tmp_path.iterdir()] == [staging.path.name]
+        staging.publish(names)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out.mp4": "A", "out.json": "B"}
+
+
+def test_the_hidden_folder_is_hidden_and_private(tmp_path):
+    with Staging(tmp_path) as staging:
+        assert staging.path.name.startswith(".")
+        assert staging.path.stat().st_mode & 0o077 == 0
+
+
+def test_files_get_ordinary_permissions(tmp_path):
+    mask = os.umask(0o022)
+    try:
+        with Staging(tmp_path) as staging:
+            staging.publish({stage(staging, "a", "A"): tmp_path / "out"})
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_taken_name_takes_back_what_was_placed(tmp_path):
+    (tmp_path / "out.json").write_text("mine")
+    with Staging(tmp_path) as staging:
+        names = {stage(staging, "a", "A"): tmp_path / "out.mp4", stage(staging, "b", "B"): tmp_path / "out.json"}
+        with pytest.raises(FileExistsError):
+            staging.publish(names)
+        assert not (tmp_path / "out.mp4").exists()
+        # The staged files are still there for another name.
+        staging.publish({a: b.with_stem("out-2") for a, b in names.items()})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-2.json", "out-2.mp4", "out.json"]
+    assert (tmp_path / "out.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_leaves_nothing_not_even_folders(tmp_path, error):
+    with pytest.raises(error), Staging(tmp_path / "new" / "deep") as staging:
+        stage(staging, "a", "A")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_somebody_else_uses_stay(tmp_path):
+    with Staging(tmp_path / "new" / "deep"):
+        (tmp_path / "new" / "other").write_text("")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["other"]
+
+
+def test_an_interrupt_while_names_are_given(tmp_path, monkeypatch):
+    real = Path.hardlink_to
+
+    def interrupted(self, target):
+        if self.name == "out.json":
+            raise KeyboardInterrupt
+        real(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", interrupted)
+    with pytest.raises(KeyboardInterrupt), Staging(tmp_path) as staging:
+        staging.publish(
+            {stage(staging, "a", "A"): tmp_path / "out.mp4", stage(staging, "b", "B"): tmp_path / "out.json"}
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_file_systems_without_links(tmp_path, monkeypatch, number):
+    def unsupported(self, target):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "hardlink_to", unsupported)
+    (tmp_path / "taken").write_text("mine")
+    with Staging(tmp_path) as staging:
+        staging.publish({stage(staging, "a", "A"): tmp_path / "out"})
+        with pytest.raises(FileExistsError):
+            staging.publish({stage(staging, "b", "B"): tmp_path / "taken"})
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out": "A", "taken": "mine"}
+
+
+def test_other_link_errors_are_not_hidden(tmp_path, monkeypatch):
+    def full(self, target):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(Path, "hardlink_to", full)
+    with Staging(tmp_path) as staging, pytest.raises(OSError, match="full"):
+        staging.publish({stage(staging, "a", "A"): tmp_path / "out"})
+    assert list(tmp_path.iterdir()) == []
