@@ -34,8 +34,8 @@ class ParameterSpec(Contract):
 
     type: ParameterType
     default: JsonScalar | list[float] = None
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
     multiple_of: int | None = Field(default=None, ge=1)
     offset: int = 0
     choices: tuple[str, ...] | None = None
@@ -84,11 +84,11 @@ class ParameterSpec(Contract):
             grid = f"{self.multiple_of}k" + (f" + {self.offset}" if self.offset else "")
             parts.append(f"of the form {grid}")
         if self.minimum is not None and self.maximum is not None:
-            parts.append(f"from {self.minimum:g} to {self.maximum:g}")
+            parts.append(f"from {_short(self.minimum)} to {_short(self.maximum)}")
         elif self.minimum is not None:
-            parts.append(f"of at least {self.minimum:g}")
+            parts.append(f"of at least {_short(self.minimum)}")
         elif self.maximum is not None:
-            parts.append(f"of at most {self.maximum:g}")
+            parts.append(f"of at most {_short(self.maximum)}")
         return " ".join(parts) + (" or null" if self.is_nullable else "")
 
     def _validate_list(self, name: str, value: Any) -> list[float]:
@@ -129,7 +129,13 @@ class ParameterSpec(Contract):
         if not is_integer:
             return float(clipped)
         step = self.multiple_of or 1
-        k = round((clipped - self.offset) / step)
+        # In whole numbers: a float cannot tell large seeds apart.
+        k = (math.floor(clipped) - self.offset) // step
         candidates = [self.offset + (k + d) * step for d in (0, -1, 1)]
         inside = [c for c in candidates if low <= c <= high]
         return min(inside, key=lambda c: abs(c - clipped)) if inside else int(clipped)
+
+
+def _short(limit: float) -> str:
+    """Return a limit in full where it is a whole number, which may be a large one, else in its shortest form."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
