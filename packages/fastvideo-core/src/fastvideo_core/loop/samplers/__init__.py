@@ -17,8 +17,8 @@ from fastvideo_core.loop.samplers.base import (
     ScheduleSpec,
     StepCoefficients,
 )
+from fastvideo_core.loop.samplers.linear import linear_step
 from fastvideo_core.loop.samplers.registry import SAMPLERS, extend_samplers, get_sampler
-from fastvideo_core.loop.samplers.rows import StepRow, step_rows
 
 __all__ = [
     "SAMPLERS",
@@ -27,8 +27,7 @@ __all__ = [
     "Schedule",
     "ScheduleSpec",
     "StepCoefficients",
-    "StepRow",
     "extend_samplers",
     "get_sampler",
-    "step_rows",
+    "linear_step",
 ]

@@ -131,7 +131,7 @@ BASIS = ("sample", "velocity", "noise", "last_sample", "output_0", "output_1", "
 
 @dataclass(frozen=True, slots=True)
 class StepCoefficients:
-    """A step as linear combinations of `BASIS`, for stepping rows of different requests in one call.
+    """A step as linear combinations of `BASIS`: see `linear_step`.
 
     Attributes:
         sample: Weights of the next sample.

@@ -74,14 +74,9 @@ def _rows(sigmas: Tensor, spec: ScheduleSpec, options: DpmOptions) -> tuple[tupl
     h = lambdas[1:] - lambdas[:-1]
     base = alphas[1:] * (torch.stack([torch.exp(-value) for value in h]) - 1.0)
     ratio, inverse_r, half_base = sigmas[1:] / sigmas[:-1], 1.0 / (h[:-1] / h[1:]), 0.5 * base
+    scalars = zip(ratio.tolist(), base.tolist(), [0.0, *inverse_r.tolist()], half_base.tolist(), strict=True)
     first, last = spec.begin, spec.num_steps - 1
-    is_second = [options.order == 2 and first < i < last for i in range(spec.num_steps)]
-    return tuple(
-        ((ratio[i].item(), base[i].item(), inverse_r[i - 1].item(), half_base[i].item()),)
-        if is_second[i]
-        else ((ratio[i].item(), base[i].item()),)
-        for i in range(spec.num_steps)
-    )
+    return tuple((row if options.order == 2 and first < i < last else row[:2],) for i, row in enumerate(scalars))
 
 
 def init_state(schedule: Schedule) -> SamplerState:  # noqa: ARG001 - the protocol's argument

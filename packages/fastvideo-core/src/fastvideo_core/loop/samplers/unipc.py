@@ -196,33 +196,28 @@ def coefficients(schedule: Schedule, step_index: int) -> StepCoefficients:
     """Return the step as linear combinations of `BASIS`."""
     corrector, predictor = schedule.rows[step_index]
     sigma = schedule.sigma_values[step_index]
-    x0 = [a - sigma * b for a, b in zip(_basis("sample"), _basis("velocity"), strict=True)]
-    num_past = min(step_index - schedule.begin, schedule.order)
-    past = [_basis(f"output_{i}") for i in range(num_past)]
-    corrected = _combine(corrector, _basis("last_sample"), past, x0) if corrector else _basis("sample")
-    following = _combine(predictor, corrected, [x0, *past], None)
-    return StepCoefficients(tuple(following), tuple(x0), tuple(corrected), schedule.order)
+    corrected = [1.0] + [0.0] * (len(BASIS) - 1)
+    if corrector:
+        of_x, of_past, of_x0 = _weights(corrector, has_new_output=True)
+        corrected = [of_x0, -of_x0 * sigma, 0.0, of_x, *_padded(of_past)]
+    of_x, (of_x0, *of_past), _ = _weights(predictor, has_new_output=False)
+    own = [of_x0, -of_x0 * sigma, 0.0, 0.0, *_padded(of_past)]
+    following = tuple(of_x * a + b for a, b in zip(corrected, own, strict=True))
+    x0 = (1.0, -sigma, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return StepCoefficients(following, x0, tuple(corrected), schedule.order)
 
 
-def _basis(name: str) -> list[float]:
-    return [float(entry == name) for entry in BASIS]
-
-
-def _combine(
-    stage: tuple[float, ...], x: list[float], outputs: list[list[float]], new_output: list[float] | None
-) -> list[float]:
-    """Do what `_update` does, on weights in place of tensors."""
+def _weights(stage: tuple[float, ...], *, has_new_output: bool) -> tuple[float, list[float], float]:
+    """Return what `_update` weighs x, the outputs m0, m1, … and the new output with."""
     ratio, base, scale, *rest = stage
     num_past = len(rest) // 2
-    rs, rhos = rest[:num_past], rest[num_past:]
-    m0 = outputs[0]
-    terms = [(rho / r, m) for rho, r, m in zip(rhos, rs, outputs[1:], strict=False)]
-    if new_output is not None:
-        terms.append((rhos[-1], new_output))
-    result = [ratio * a - base * b for a, b in zip(x, m0, strict=True)]
-    for weight, m in terms:
-        result = [a - scale * weight * (b - c) for a, b, c in zip(result, m, m0, strict=True)]
-    return result
+    past = [-scale * rho / r for r, rho in zip(rest[:num_past], rest[num_past : 2 * num_past], strict=True)]
+    newest = -scale * rest[-1] if has_new_output else 0.0
+    return ratio, [-base - sum(past) - newest, *past], newest
+
+
+def _padded(weights: list[float]) -> list[float]:
+    return weights + [0.0] * (3 - len(weights))
 
 
 UNIPC = Sampler(NAME, make_schedule, init_state, step, never_needs_noise, coefficients)
