@@ -1,0 +1,129 @@
+"""`fastvideo generate`: one prompt, one video or several."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastvideo_core.cli.jobs import (
+    Ask,
+    Job,
+    check_engine_options,
+    find_card,
+    known_formats,
+    needed_bytes,
+    numbered_outputs,
+    prepare_ask,
+)
+from fastvideo_core.cli.options import (
+    add_engine_options,
+    add_parameter_options,
+    add_quiet_option,
+    given_parameters,
+)
+from fastvideo_core.cli.parser import Parser, count
+from fastvideo_core.cli.progress import open_display
+from fastvideo_core.cli.running import Ended, EngineOptions, run_jobs, save_result
+from fastvideo_core.cli.shell import Shell
+from fastvideo_core.errors import CancelledError, InputError
+from fastvideo_core.request.media.output import check_output, default_output
+
+if TYPE_CHECKING:
+    from fastvideo_core.card import ModelCard
+    from fastvideo_core.runtime.prepare import PreparedRequest
+
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+
+DESCRIPTION = "Make a video, or several, from a prompt. Prints the path of each file that it has written."
+EPILOG = """\
+Files are never written over. Beside each stands a .json with every parameter and where its value came from; the same
+is in the file's own metadata. The seeds of several videos follow each other, so that each can be made again alone."""
+
+DEFAULT_SUFFIX = ".mp4"
+MAX_VIDEOS = 1000
+MAX_RUNNING = 4
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("prompt", metavar="PROMPT", help="what to show")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=".mp4, .webm, .gif, .png (frames) or .safetensors (latents); default outputs/PROMPT-SEED.mp4",
+    )
+    parser.add_argument("-n", "--num-videos", type=count, default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument("--image", metavar="FILE", help="input image, for tasks that take one")
+    parser.add_argument("--task", help="task of the card (default: the card's, or one that takes the image)")
+    add_engine_options(parser)
+    add_parameter_options(parser)
+    add_quiet_option(parser)
+
+
+def run(args: Namespace, shell: Shell) -> int:
+    """Check everything, load the model, make the videos.
+
+    Returns:
+        The exit code: the greatest of all videos'.
+    """
+    jobs = _plan(args)
+    options = EngineOptions(args.device, args.precision, max_running=min(len(jobs), MAX_RUNNING))
+    with open_display(shell, is_quiet=args.quiet) as display:
+        codes = [_finish(ended, shell) for ended in run_jobs(jobs, options, display, shell)]
+    return shell.interrupted() if shell.is_interrupted else max(codes)
+
+
+def _finish(ended: Ended, shell: Shell) -> int:
+    """Save a result, or tell why there is none; return the exit code that this would be."""
+    if isinstance(ended.error, CancelledError) and shell.is_interrupted:
+        return shell.interrupt_code
+    try:
+        saved = save_result(ended)
+    except Exception as error:  # noqa: BLE001 - other videos are still being made
+        return shell.report(error)
+    for path in saved.paths:
+        shell.say(str(path))
+    return 0
+
+
+def _plan(args: Namespace) -> list[Job]:
+    """Check all that can be checked without weights, what costs least first."""
+    if args.num_videos > MAX_VIDEOS:
+        raise InputError(
+            "too many", field="num_videos", value=args.num_videos, allowed=f"1 to {MAX_VIDEOS}", nearest=MAX_VIDEOS
+        )
+    given = given_parameters(args)
+    paths = _named_outputs(args)
+    card = find_card(args.card)
+    check_engine_options(card, device=args.device, precision=args.precision)
+    ask = Ask(args.prompt, args.task, args.image, args.exact, given)
+    suffix = paths[0].suffix.lower() if paths else DEFAULT_SUFFIX
+    requests = _prepare_all(card, ask, suffix, args.num_videos)
+    space = sum(needed_bytes(prepared, suffix) for prepared, _ in requests)
+    targets = [check_output(path, allowed=(suffix,), needed_bytes=space) for path in paths] or [
+        default_output(args.prompt, prepared.parameters.get("seed", 0), needed_bytes=space) for prepared, _ in requests
+    ]
+    return [Job(*request, target) for request, target in zip(requests, targets, strict=True)]
+
+
+def _named_outputs(args: Namespace) -> list[Path]:
+    """Return the paths that `-o` stands for, checked; none without it."""
+    if args.output is None:
+        return []
+    formats = known_formats()
+    path = check_output(args.output, allowed=formats).path
+    return [check_output(one, allowed=formats).path for one in numbered_outputs(path, args.num_videos)]
+
+
+def _prepare_all(card: ModelCard, ask: Ask, suffix: str, num_videos: int) -> list[tuple[PreparedRequest, str]]:
+    """Check a request for each video; the seeds follow the first one's, given or drawn."""
+    first = prepare_ask(card, ask, suffix)
+    seed = first[0].parameters.get("seed")
+    others = [
+        ask if seed is None else replace(ask, parameters={**ask.parameters, "seed": seed + index})
+        for index in range(1, num_videos)
+    ]
+    return [first, *(prepare_ask(card, other, suffix) for other in others)]

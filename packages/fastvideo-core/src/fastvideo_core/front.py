@@ -1,0 +1,226 @@
+"""`VideoGenerator`, under the names that people who come from FastVideo know: a thin front on the same engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fastvideo_core.errors import InputError, ParameterError
+from fastvideo_core.request.build import build_request
+from fastvideo_core.request.media.output import VIDEO_FORMATS, OutputTarget, check_output, default_output
+from fastvideo_core.runtime.engine import Engine, RequestHandle
+from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
+
+if TYPE_CHECKING:
+    from fastvideo_core.request.media.pixels import Frames
+    from fastvideo_core.request.parameters import ResolvedParameters
+
+__all__ = ["GeneratedVideo", "VideoGenerator"]
+
+_SECTIONS = {
+    "inputs": ("image_path",),
+    "output": ("output_path", "output_video_name", "save_video"),
+}
+"""Parts of a request mapping that are not parameters of the card."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedVideo:
+    """One video.
+
+    Attributes:
+        prompt: What it was made from.
+        frames: uint8 (T, H, W, 3).
+        fps: Frames a second.
+        seed: The seed that ran.
+        generation_time: Seconds from acceptance to the last frame.
+        parameters: What it ran with, with the source of each value.
+        video_path: The file; None if it was not saved.
+    """
+
+    prompt: str
+    frames: Frames
+    fps: float
+    seed: int | None
+    generation_time: float
+    parameters: ResolvedParameters
+    video_path: str | None
+
+
+class VideoGenerator:
+    """Makes videos from prompts with one resident model.
+
+    Make one with `from_pretrained`; close it with `shutdown`, or use it as a context manager.
+
+    Args:
+        engine: The engine; the generator closes it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_path: str | Path,
+        *,
+        num_gpus: int = 1,
+        device: str = "auto",
+        precision: str | None = None,
+        revision: str | None = None,
+        **unsupported: Any,
+    ) -> Self:
+        """Load a model.
+
+        Args:
+            model_path: Hub repository `org/name`, local folder, or id of an installed card.
+            num_gpus: One; other numbers are refused.
+            device: "auto", "cpu", "cuda" or "cuda:<index>".
+            precision: "float32", "bfloat16" or "float16"; None takes the card's default.
+            revision: Commit, tag or branch of a hub repository; None takes the card's own.
+            **unsupported: Anything else is refused by name.
+
+        Raises:
+            InputError: An option that does not exist here, or an unknown model.
+            CheckpointError: Weights are missing or broken.
+            ResourceError: They do not fit.
+        """
+        known = "model_path, num_gpus, device, precision, revision"
+        for name, value in unsupported.items():
+            raise ParameterError("there is no such option here", field=name, value=value, allowed=known)
+        if num_gpus != 1:
+            raise ParameterError("one device runs a model", field="num_gpus", value=num_gpus, allowed="1", nearest=1)
+        name = str(model_path) if revision is None else f"{model_path}@{revision}"
+        return cls(Engine.open(name, device=device, precision=precision))
+
+    def generate(
+        self,
+        request: str | Sequence[str] | Mapping[str, Any],
+        *,
+        output_path: str | Path = "outputs",
+        output_video_name: str | None = None,
+        save_video: bool = True,
+        image_path: Any = None,
+        exact: bool = False,
+        **parameters: Any,
+    ) -> GeneratedVideo | list[GeneratedVideo]:
+        """Make a video, or one a prompt.
+
+        Args:
+            request: A prompt; several prompts; or a mapping with `prompt`, `negative_prompt` and the sections `inputs`,
+                `sampling` and `output`.
+            output_path: A folder, in which the file is named after prompt and seed; or a file with an extension.
+            output_video_name: Name of the file in that folder, without an extension it is an `.mp4`.
+            save_video: Whether a file is written.
+            image_path: For tasks that take an image: a path, a PIL image, or uint8 pixels (H, W, 3).
+            exact: Whether to follow the reference's order of operations to the bit.
+            **parameters: The card's own: `num_frames`, `height`, `width`, `num_inference_steps`, `guidance_scale`,
+                `flow_shift`, `seed`, `fps`, `negative_prompt` and others.
+
+        Returns:
+            One video, or a list where several prompts were given.
+
+        Raises:
+            InputError: Something given is not allowed; nothing has been run.
+            ExecutionError: A step failed.
+        """
+        if isinstance(request, Mapping):
+            given = {
+                "output_path": output_path,
+                "output_video_name": output_video_name,
+                "save_video": save_video,
+                "image_path": image_path,
+                "exact": exact,
+                **parameters,
+            }
+            return self.generate(**{**given, **_flatten(request)})
+        prompts = [request] if isinstance(request, str) else list(request)
+        prepared = [self._prepare(prompt, image_path, parameters, exact=exact) for prompt in prompts]
+        targets = [
+            _target(one, prompt, Path(output_path), output_video_name, is_single=len(prompts) == 1)
+            if save_video
+            else None
+            for one, prompt in zip(prepared, prompts, strict=True)
+        ]
+        handles = [self.engine.submit_prepared(one) for one in prepared]
+        try:
+            videos = [_collect(*parts) for parts in zip(prompts, handles, targets, strict=True)]
+        except BaseException:
+            for handle in handles:
+                handle.cancel("another video of the same call failed")
+            raise
+        return videos[0] if isinstance(request, str) else videos
+
+    def generate_video(self, prompt: str, **options: Any) -> GeneratedVideo | list[GeneratedVideo]:
+        """Make a video; `generate` under its older name."""
+        return self.generate(prompt, **options)
+
+    def shutdown(self) -> None:
+        """Cancel what runs and free the model."""
+        self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _prepare(self, prompt: str, image: Any, parameters: Mapping[str, Any], *, exact: bool) -> PreparedRequest:
+        card = self.engine.card
+        return prepare_request(card, build_request(card, prompt, image=image, exact=exact, parameters=parameters))
+
+
+def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a request mapping with sections into arguments of `generate`."""
+    flat: dict[str, Any] = {}
+    for name, value in request.items():
+        if name == "sampling":
+            flat.update(value)
+        elif name in _SECTIONS:
+            for part, content in value.items():
+                if part not in _SECTIONS[name]:
+                    raise ParameterError(
+                        "there is no such field here",
+                        field=f"{name}.{part}",
+                        value=content,
+                        allowed=", ".join(_SECTIONS[name]),
+                    )
+                flat[part] = content
+        else:
+            flat[name] = value
+    if "prompt" not in flat:
+        raise InputError("the request has no prompt", field="prompt", value=None, allowed="text, or a list of texts")
+    flat["request"] = flat.pop("prompt")
+    return flat
+
+
+def _target(prepared: PreparedRequest, prompt: str, path: Path, name: str | None, *, is_single: bool) -> OutputTarget:
+    """Check where a video goes, before it is made."""
+    if path.suffix.lower() in VIDEO_FORMATS or name is not None:
+        if not is_single:
+            raise ParameterError(
+                "several videos cannot have one name", field="output_path", value=str(path), allowed="a folder"
+            )
+        full = path if name is None else path / name
+        return check_output(full if full.suffix else full.with_suffix(".mp4"), field="output_path")
+    return default_output(prompt, prepared.parameters.get("seed", 0), folder=path)
+
+
+def _collect(prompt: str, handle: RequestHandle, target: OutputTarget | None) -> GeneratedVideo:
+    result = handle.result()
+    video = result.video
+    saved = None if target is None else video.save(target)
+    return GeneratedVideo(
+        prompt=prompt,
+        frames=video.frames,
+        fps=float(video.fps),
+        seed=result.seed,
+        generation_time=result.duration_s,
+        parameters=result.parameters,
+        video_path=None if saved is None else str(saved.path),
+    )

@@ -1,0 +1,118 @@
+"""Whether a card keeps its word: everything that it names is there, its programs fit, its files are whole.
+
+Reading a card checks that it does not contradict itself. This goes further and imports what the card names, so it needs
+the family's package; it still reads no weight, only the headers of the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from fastvideo_core.card import Contract, LoopSpec, ModelCard, TaskSpec, resolve_ref
+from fastvideo_core.errors import FastVideoError, describe_failure
+from fastvideo_core.loop.state import LoopState
+from fastvideo_core.program.base import ArtifactNode, InlineProgram
+from fastvideo_core.request.parameters import resolve_parameters
+
+__all__ = ["card_problems", "checkpoint_problems"]
+
+_REF_FIELDS = {
+    "behavior_schema",
+    "can_batch",
+    "check",
+    "config_schema",
+    "factory",
+    "io_schema",
+    "key_map",
+    "loop",
+    "program",
+    "result_schema",
+    "state_schema",
+    "step",
+    "step_cost_model",
+    "step_schema",
+}
+"""Fields of contracts that hold an `ObjectRef`; in `ModelLoopNode` and others the same names hold other things."""
+
+
+def card_problems(card: ModelCard) -> Iterator[str]:
+    """Yield what is wrong with a card, one line each; nothing if all is well."""
+    broken = dict(_broken_refs(card))
+    yield from broken.values()
+    for loop in card.loops.values():
+        yield from _loop_problems(loop, broken)
+    for name, task in card.capabilities.tasks.items():
+        if task.program not in broken:
+            yield from (f"task {name}: {problem}" for problem in _task_problems(card, task))
+
+
+def checkpoint_problems(card: ModelCard) -> Iterator[str]:
+    """Yield what is wrong with a card's files on this machine; a checkpoint that is not on it is not a problem."""
+    from fastvideo_core.runtime.weights.needs import find_weights
+
+    found = find_weights(card)
+    if found is not None:
+        yield from found.problems
+
+
+def _broken_refs(card: ModelCard) -> Iterator[tuple[str, str]]:
+    """Yield each reference that leads nowhere, with the place and the reason."""
+    seen = set()
+    for place, ref in _refs(card, "card"):
+        if ref in seen:
+            continue
+        seen.add(ref)
+        try:
+            resolve_ref(ref)
+        except Exception as error:  # noqa: BLE001 - a foreign module may raise anything when it is imported
+            yield ref, f"{place} names {ref!r}: {describe_failure(error)}"
+
+
+def _refs(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield place and text of every object reference in a contract."""
+    if isinstance(value, Contract):
+        for name in type(value).model_fields:
+            part = getattr(value, name)
+            if name in _REF_FIELDS:
+                parts = part if isinstance(part, tuple) else (part,)
+                yield from ((f"{place}.{name}", ref) for ref in parts if ref is not None)
+            else:
+                yield from _refs(part, f"{place}.{name}")
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _refs(part, f"{place}.{key}")
+    elif isinstance(value, tuple):
+        for index, part in enumerate(value):
+            yield from _refs(part, f"{place}.{index}")
+
+
+def _loop_problems(loop: LoopSpec, broken: dict[str, str]) -> Iterator[str]:
+    if loop.state_schema not in broken:
+        state = resolve_ref(loop.state_schema)
+        is_state = isinstance(state, type) and LoopState in state.__mro__ and dataclasses.is_dataclass(state)
+        if not is_state:
+            yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} is no dataclass derived from LoopState"
+        elif "__slots__" not in vars(state):
+            yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} has no slots, so it could hold hidden state"
+    for ref in (loop.loop, loop.step, loop.step_cost_model):
+        if ref not in broken and not callable(resolve_ref(ref)):
+            yield f"loop {loop.loop_id}: {ref!r} cannot be called"
+
+
+def _task_problems(card: ModelCard, task: TaskSpec) -> Iterator[str]:
+    program = resolve_ref(task.program)
+    if not isinstance(program, InlineProgram):
+        yield f"{task.program!r} is no program"
+        return
+    try:
+        program.check_against(card)
+        loops = {loop_id: card.loops[loop_id] for loop_id in program.loop_ids()}
+        resolve_parameters(task, {}, loops=loops)
+    except FastVideoError as error:
+        yield describe_failure(error)
+    made = {node.node_id: node.modality for node in program.nodes if isinstance(node, ArtifactNode)}
+    for name, modality in task.outputs.items():
+        if made.get(name) != modality:
+            yield f"output {name!r} is declared as {modality}; the program makes {made.get(name, 'no such artifact')}"
