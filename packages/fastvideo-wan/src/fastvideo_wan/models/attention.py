@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import LayerContext
+from fastvideo_wan.models.fused import inverse_rms, normalize_and_rotate
 from fastvideo_wan.models.rope import RotaryTables
 
 
@@ -21,10 +22,11 @@ class Attention(nn.Module):
         super().__init__()
         dim = config.inner_dim
         self.num_heads = config.num_attention_heads
+        self.eps = config.eps
         self.to_q = nn.Linear(dim, dim)
         self.to_k = nn.Linear(dim, dim)
         self.to_v = nn.Linear(dim, dim)
-        self.to_out = nn.ModuleList([nn.Linear(dim, dim)])
+        self.to_out = nn.Sequential(nn.Linear(dim, dim))
         self.norm_q = nn.RMSNorm(dim, eps=config.eps)
         self.norm_k = nn.RMSNorm(dim, eps=config.eps)
 
@@ -32,17 +34,28 @@ class Attention(nn.Module):
         """View (B, S, D) as (B, S, N, K)."""
         return tokens_BSD.unflatten(2, (self.num_heads, -1))
 
+    def project_out(self, mixed_BSD: Tensor) -> Tensor:
+        """Map the heads' mixed values to the stream."""
+        result: Tensor = self.to_out(mixed_BSD)
+        return result
+
 
 class SelfAttention(Attention):
     """Attention of all video tokens to each other, with rotary positions."""
 
     def forward(self, hidden_BSD: Tensor, rotary: RotaryTables) -> Tensor:
-        """Return the attention's output, shape (B, S, D)."""
+        """Return the attention's output in the reference's order of operations, shape (B, S, D)."""
         query = rotate(self.split_heads(self.norm_q(self.to_q(hidden_BSD))), rotary)
         key = rotate(self.split_heads(self.norm_k(self.to_k(hidden_BSD))), rotary)
         value = self.split_heads(self.to_v(hidden_BSD))
-        result: Tensor = self.to_out[0](attend(query, key, value))
-        return result
+        return self.project_out(attend(query, key, value))
+
+    def forward_fast(self, hidden_BSD: Tensor, turns_S1P: Tensor) -> Tensor:
+        """Return the attention's output, shape (B, S, D); `turns_S1P` are the rotations as complex numbers."""
+        query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
+        key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
+        value = self.split_heads(self.to_v(hidden_BSD))
+        return self.project_out(attend(query, key, value))
 
 
 class CrossAttention(Attention):
@@ -58,30 +71,105 @@ class CrossAttention(Attention):
             self.add_v_proj = nn.Linear(config.added_kv_proj_dim, config.inner_dim)
             self.norm_added_k = nn.RMSNorm(config.inner_dim, eps=config.eps)
 
-    def project_text(self, text_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of embedded text, each of shape (B, L, N, K)."""
-        return self.split_heads(self.norm_k(self.to_k(text_BLD))), self.split_heads(self.to_v(text_BLD))
+    def prepare(
+        self, text_BLD: Tensor, image_BMD: Tensor | None, *, bias_BL: Tensor | None, has_outputs: bool
+    ) -> LayerContext:
+        """Compute a prompt's keys and values.
 
-    def project_image(self, image_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of embedded image tokens, each of shape (B, M, N, K)."""
-        assert self.add_k_proj is not None and self.add_v_proj is not None and self.norm_added_k is not None
-        key = self.norm_added_k(self.add_k_proj(image_BMD))
-        return self.split_heads(key), self.split_heads(self.add_v_proj(image_BMD))
+        Args:
+            text_BLD: Embedded text.
+            image_BMD: Embedded image tokens; None if the weights take none.
+            bias_BL: Of the logits, for a short context; None for an exact one.
+            has_outputs: Whether a short context takes its values through the output projection.
+        """
+        key = self.split_heads(self.norm_k(self.to_k(text_BLD)))
+        value = self.split_heads(self.to_v(text_BLD))
+        image_key = image_value = None
+        if image_BMD is not None:
+            assert self.add_k_proj is not None and self.add_v_proj is not None and self.norm_added_k is not None
+            image_key = self.split_heads(self.norm_added_k(self.add_k_proj(image_BMD)))
+            image_value = self.split_heads(self.add_v_proj(image_BMD))
+        if bias_BL is not None:
+            key = self._prescale(key)
+            image_key = None if image_key is None else self._prescale(image_key)
+        output = self._project_values(value) if has_outputs else None
+        return LayerContext(key, value, bias_BL, output, image_key, image_value)
+
+    def _prescale(self, key_BLNK: Tensor) -> Tensor:
+        """Take the weight of the query's norm and the logits' scale into the keys, as short contexts hold them."""
+        weight_NK = self.norm_q.weight.view(self.num_heads, -1)
+        return key_BLNK * (weight_NK * weight_NK.shape[1] ** -0.5)
+
+    def _project_values(self, value_BLNK: Tensor) -> Tensor:
+        """Return what each token adds to the stream for each head, shape (B, N, L, D).
+
+        A head's weights add up to one, so the output projection's bias is shared out among the heads.
+        """
+        projection = self.to_out[0]
+        assert isinstance(projection, nn.Linear)
+        weight_NKD = projection.weight.t().unflatten(0, (self.num_heads, -1))
+        return value_BLNK.transpose(1, 2) @ weight_NKD + projection.bias / self.num_heads
 
     def forward(self, hidden_BSD: Tensor, context: LayerContext) -> Tensor:
-        """Return the attention's output, shape (B, S, D)."""
+        """Return the attention's output in the reference's order of operations, shape (B, S, D)."""
         query = self.split_heads(self.norm_q(self.to_q(hidden_BSD)))
         mixed = attend(query, context.key_BLNK, context.value_BLNK)
         if context.image_key_BMNK is not None and context.image_value_BMNK is not None:
             mixed = mixed + attend(query, context.image_key_BMNK, context.image_value_BMNK)
-        result: Tensor = self.to_out[0](mixed)
-        return result
+        return self.project_out(mixed)
+
+    def add_fast(self, stream_BSD: Tensor, hidden_BSD: Tensor, context: LayerContext) -> Tensor:
+        """Return the stream plus the attention's output; may overwrite the stream where no gradient needs it.
+
+        Args:
+            stream_BSD: What the output is added to.
+            hidden_BSD: The attention's input.
+            context: A short context.
+        """
+        query_BSD = self.to_q(hidden_BSD)
+        scale_BS1 = inverse_rms(query_BSD, self.eps)
+        if context.output_BNLD is not None:
+            weights_BSR = self._weights(query_BSD, scale_BS1, context)
+            add = torch.baddbmm if torch.is_grad_enabled() else Tensor.baddbmm_
+            return add(stream_BSD, weights_BSR, context.output_BNLD.flatten(1, 2))
+        query = self.split_heads(query_BSD * scale_BS1)
+        mixed = attend(query, context.key_BLNK, context.value_BLNK, bias_BL=context.bias_BL, scale=1.0)
+        if context.image_key_BMNK is not None and context.image_value_BMNK is not None:
+            mixed = mixed + attend(query, context.image_key_BMNK, context.image_value_BMNK, scale=1.0)
+        return stream_BSD + self.project_out(mixed)
+
+    def _weights(self, query_BSD: Tensor, scale_BS1: Tensor, context: LayerContext) -> Tensor:
+        """Return the attention weights of all heads side by side, shape (B, S, N * L)."""
+        assert context.bias_BL is not None
+        key_BNKL = context.key_BLNK.permute(0, 2, 3, 1)
+        logits_BNSL = self.split_heads(query_BSD).transpose(1, 2) @ key_BNKL
+        logits_BNSL = torch.addcmul(context.bias_BL[:, None, None], logits_BNSL, scale_BS1.unsqueeze(1))
+        return logits_BNSL.softmax(dim=-1).transpose(1, 2).flatten(2)
 
 
-def attend(query_BSNK: Tensor, key_BLNK: Tensor, value_BLNK: Tensor) -> Tensor:
-    """Softmax attention; returns (B, S, N * K) in the query's type."""
+def attend(
+    query_BSNK: Tensor,
+    key_BLNK: Tensor,
+    value_BLNK: Tensor,
+    *,
+    bias_BL: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Softmax attention; returns (B, S, N * K) in the query's type.
+
+    Args:
+        query_BSNK: Queries.
+        key_BLNK: Keys.
+        value_BLNK: Values.
+        bias_BL: Added to the logits.
+        scale: Of the logits before the bias; None for `1 / sqrt(K)`.
+    """
     mixed_BNSK = F.scaled_dot_product_attention(
-        query_BSNK.transpose(1, 2), key_BLNK.transpose(1, 2), value_BLNK.transpose(1, 2)
+        query_BSNK.transpose(1, 2),
+        key_BLNK.transpose(1, 2),
+        value_BLNK.transpose(1, 2),
+        attn_mask=None if bias_BL is None else bias_BL[:, None, None].to(query_BSNK.dtype),
+        scale=scale,
     )
     return mixed_BNSK.transpose(1, 2).flatten(2, 3).to(query_BSNK.dtype)
 

@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from fastvideo_core.errors import CheckpointError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fastvideo_core.errors import CheckpointError
 
 Count = Annotated[int, Field(ge=1)]
 

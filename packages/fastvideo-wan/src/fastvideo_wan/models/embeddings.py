@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_wan.models.config import WanTransformerConfig
+from fastvideo_wan.models.fused import tanh_gelu
 
 MAX_PERIOD = 10000.0
 
@@ -86,14 +87,21 @@ class FeedForward(nn.Module):
         result: Tensor = last(hidden)
         return result
 
+    def forward_fast(self, hidden: Tensor) -> Tensor:
+        """Do the same in fewer passes over memory, where the GELU is the tanh approximation."""
+        first, last = self.net[0], self.net[2]
+        assert isinstance(first, Projection) and self.approximate == "tanh"
+        result: Tensor = last(tanh_gelu(first.proj(hidden)))
+        return result
+
 
 class Float32LayerNorm(nn.LayerNorm):
     """Layer norm computed in float32 whatever the stream's type is; returns the type that it got."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalize the last axis."""
-        weight = None if self.weight is None else self.weight.float()
-        bias = None if self.bias is None else self.bias.float()
+        weight = self.weight.float() if self.elementwise_affine else None
+        bias = self.bias.float() if self.elementwise_affine else None
         return F.layer_norm(hidden.float(), self.normalized_shape, weight, bias, self.eps).to(hidden.dtype)
 
 

@@ -6,16 +6,17 @@ tokens; E encoder width; D stream width; Z layers; N heads; K head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from fastvideo_core.errors import ParameterError
 from torch import Tensor, nn
 
-from fastvideo_wan.models.block import BlockInputs, WanBlock
+from fastvideo_core.errors import ParameterError
+from fastvideo_wan.models.block import BlockInputs, RowExpansion, WanBlock
 from fastvideo_wan.models.config import IMAGE_CONTEXT_TEXT_TOKENS, WanTransformerConfig
-from fastvideo_wan.models.context import TextContext
+from fastvideo_wan.models.context import TextContext, join_layers, merge_padding
 from fastvideo_wan.models.embeddings import ConditionEmbedder, Float32LayerNorm
+from fastvideo_wan.models.fused import modulated_norm
 from fastvideo_wan.models.rope import RotaryTables, rotary_tables
 
 BlocksRunner = Callable[[Iterable[nn.Module], Tensor, BlockInputs], Tensor]
@@ -52,29 +53,35 @@ class WanTransformer(nn.Module):
         self.proj_out = nn.Linear(dim, config.out_channels * config.patch_volume)
         self.scale_shift_table = nn.Parameter(torch.randn(1, 2, dim) / dim**0.5)
 
-    def prepare_context(self, text_BLE: Tensor, image_BME: Tensor | None = None) -> TextContext:
+    def prepare_context(self, text_BLE: Tensor, image_BME: Tensor | None = None, *, exact: bool = False) -> TextContext:
         """Compute the cross-attention keys and values of prompts, for all steps of their requests.
 
         Args:
             text_BLE: Text encoder's output, zero-padded; every row counts in the attention, padding too.
             image_BME: Image encoder's output, for weights that take it; with a position table over two frames, rows 2i
                 and 2i+1 belong to text row i.
+            exact: For calls of `forward` that are exact; else equal tokens at the end of the text are merged, which
+                changes nothing but rounding.
 
         Raises:
             ParameterError: If an image is given to weights that take none, or absent, or the text has another length
                 than image-conditioned weights assume.
         """
         self._check_context(text_BLE, image_BME)
-        embedder = self.condition_embedder
-        text_BLD = embedder.text_embedder(text_BLE)
-        layers = [block.attn2.project_text(text_BLD) for block in self._blocks()]
-        keys, values = (torch.stack(parts) for parts in zip(*layers, strict=True))
-        if image_BME is None or embedder.image_embedder is None:
-            return TextContext(keys, values)
-        image_BMD = embedder.image_embedder(image_BME)
-        layers = [block.attn2.project_image(image_BMD) for block in self._blocks()]
-        image_keys, image_values = (torch.stack(parts) for parts in zip(*layers, strict=True))
-        return TextContext(keys, values, image_keys, image_values)
+        num_all_tokens = text_BLE.shape[1]
+        bias_BL = None
+        if not exact:
+            text_BLE, bias_BL = merge_padding(text_BLE)
+        text_BLD = self.condition_embedder.text_embedder(text_BLE)
+        image_embedder = self.condition_embedder.image_embedder
+        image_BMD = None if image_BME is None or image_embedder is None else image_embedder(image_BME)
+        has_outputs = not exact and image_BMD is None and self._are_outputs_cheaper(text_BLE.shape[1], num_all_tokens)
+        layers = [
+            block.attn2.prepare(text_BLD, image_BMD, bias_BL=bias_BL, has_outputs=has_outputs)
+            for block in self.blocks
+            if isinstance(block, WanBlock)
+        ]
+        return join_layers(layers)
 
     def forward(
         self,
@@ -83,6 +90,7 @@ class WanTransformer(nn.Module):
         context: TextContext,
         *,
         exact: bool = False,
+        latents_rows: Sequence[int] | None = None,
         first_frame: int = 0,
         rotary: RotaryTables | None = None,
         blocks_runner: BlocksRunner = run_blocks,
@@ -91,23 +99,31 @@ class WanTransformer(nn.Module):
 
         Args:
             latents_BCTHW: Noisy latents with any conditioning channels; sides are multiples of the patch.
-            timesteps: Noise levels times 1000: shape (B,), or (B, S) with one for each token.
-            context: From `prepare_context`, one row for each row of the latents.
+            timesteps: Noise levels times 1000: shape (B,), (B, frames) with one for each frame of tokens, or (B, S)
+                with one for each token.
+            context: From `prepare_context` with the same `exact`, one row for each row of the result.
             exact: Keep the reference's order of operations, so that float32 results have the same bits at batch one.
+            latents_rows: For each row of the context, the row of the latents that it reads, ascending and none left
+                out; None if they go one to one. Branches of guidance share their latents so, and what does not depend
+                on the prompt is computed once.
             first_frame: Absolute position of the first latent frame, in patches along time.
             rotary: From `rotary`, to save making the tables again; they must fit the latents and `first_frame`.
             blocks_runner: How to go through the blocks.
 
         Returns:
-            Velocity, shape (B, out_channels, T, H, W), in the latents' type.
+            Velocity, shape (R, out_channels, T, H, W), in the latents' type.
+
+        Raises:
+            ParameterError: If shapes or modes do not fit each other.
         """
         grid = self.grid(latents_BCTHW)
+        rows = list(range(latents_BCTHW.shape[0])) if latents_rows is None else list(latents_rows)
+        _check_call(latents_BCTHW, timesteps, context, grid, rows, exact=exact)
         rotary = rotary or self.rotary(latents_BCTHW, first_frame=first_frame)
         hidden_BSD = self.patch_embedding(latents_BCTHW).flatten(2).transpose(1, 2).contiguous()
-        embedding, modulation = self.condition_embedder.embed_time(timesteps)
-        inputs = BlockInputs(context=context, modulation=modulation, rotary=rotary, is_exact=exact)
+        embedding_GD, inputs = self._block_inputs(timesteps, context, rotary, grid, rows, exact=exact)
         hidden_BSD = blocks_runner(self.blocks, hidden_BSD, inputs)
-        return self._unpatchify(self._project_out(hidden_BSD, embedding), grid)
+        return self._unpatchify(self._project_out(hidden_BSD, embedding_GD, exact=exact), grid)
 
     def grid(self, latents_BCTHW: Tensor) -> tuple[int, int, int]:
         """Return the token counts along time, rows and columns.
@@ -137,8 +153,42 @@ class WanTransformer(nn.Module):
             device=latents_BCTHW.device,
         )
 
-    def _blocks(self) -> list[WanBlock]:
-        return [block for block in self.blocks if isinstance(block, WanBlock)]
+    def _block_inputs(
+        self,
+        timesteps: Tensor,
+        context: TextContext,
+        rotary: RotaryTables,
+        grid: tuple[int, int, int],
+        rows: list[int],
+        *,
+        exact: bool,
+    ) -> tuple[Tensor, BlockInputs]:
+        """Return the time embedding of the result's rows and what every block reads."""
+        if exact and timesteps.ndim == 2 and timesteps.shape[1] == grid[0]:
+            timesteps = timesteps.repeat_interleave(grid[1] * grid[2], dim=1)
+        embedding, modulation = self.condition_embedder.embed_time(timesteps)
+        embedding_GD, modulation_G6D = embedding.flatten(0, -2), modulation.flatten(0, -3)
+        if exact:
+            return embedding_GD, BlockInputs(context, modulation_G6D, rotary)
+        turns_S1P = torch.complex(rotary.cos_S1P, rotary.sin_S1P)
+        if len(rows) == timesteps.shape[0]:
+            return embedding_GD, BlockInputs(context, modulation_G6D, rotary, turns_S1P)
+        row_R = torch.tensor(rows, device=modulation.device)
+        expanded_G6D = modulation_G6D
+        if modulation_G6D.shape[0] > 1:
+            embedding_GD = embedding.index_select(0, row_R).flatten(0, -2)
+            expanded_G6D = modulation.index_select(0, row_R).flatten(0, -3)
+        expansion = RowExpansion(row_R, expanded_G6D)
+        return embedding_GD, BlockInputs(context, modulation_G6D, rotary, turns_S1P, expansion)
+
+    def _are_outputs_cheaper(self, num_tokens: int, num_all_tokens: int) -> bool:
+        """Whether to take text values through the output projection once a request instead of once a step.
+
+        It must save half of that projection, and the context must stay smaller than with all tokens.
+        """
+        num_outputs = self.config.num_attention_heads * num_tokens
+        is_small = num_outputs + 2 * num_tokens <= 2 * num_all_tokens
+        return not torch.is_grad_enabled() and is_small and 2 * num_outputs <= self.config.inner_dim
 
     def _check_context(self, text_BLE: Tensor, image_BME: Tensor | None) -> None:
         if (image_BME is not None) != self.config.is_image_conditioned:
@@ -154,11 +204,14 @@ class WanTransformer(nn.Module):
                 nearest=IMAGE_CONTEXT_TEXT_TOKENS,
             )
 
-    def _project_out(self, hidden_BSD: Tensor, embedding: Tensor) -> Tensor:
+    def _project_out(self, hidden_BSD: Tensor, embedding_GD: Tensor, *, exact: bool) -> Tensor:
         """Return the patches' values, shape (B, S, patch_volume * out_channels)."""
-        table = self.scale_shift_table + embedding.unsqueeze(-2)
-        shift, scale = (vector if embedding.ndim == 2 else vector.squeeze(-2) for vector in table.chunk(2, dim=-2))
-        normed = (self.norm_out(hidden_BSD.float()) * (1 + scale) + shift).to(hidden_BSD.dtype)
+        shift, scale = (self.scale_shift_table + embedding_GD.unsqueeze(1)).chunk(2, dim=1)
+        if exact:
+            normed = self.norm_out(hidden_BSD.float()).view(shift.shape[0], -1, hidden_BSD.shape[-1])
+            normed = (normed * (1 + scale) + shift).view_as(hidden_BSD).to(hidden_BSD.dtype)
+        else:
+            normed = modulated_norm(hidden_BSD, 1 + scale, shift, self.norm_out.eps)
         projected: Tensor = self.proj_out(normed)
         return projected
 
@@ -166,3 +219,27 @@ class WanTransformer(nn.Module):
         """Put patch values back in their places, shape (B, C, T, H, W)."""
         patches = patches_BSV.unflatten(1, grid).unflatten(-1, (*self.config.patch_size, -1))
         return patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+
+
+def _check_call(
+    latents_BCTHW: Tensor,
+    timesteps: Tensor,
+    context: TextContext,
+    grid: tuple[int, int, int],
+    rows: list[int],
+    *,
+    exact: bool,
+) -> None:
+    """Refuse shapes and modes that do not fit each other, which broadcasting would hide."""
+    num_rows, num_tokens = latents_BCTHW.shape[0], grid[0] * grid[1] * grid[2]
+    shapes = {(num_rows,), (num_rows, grid[0]), (num_rows, num_tokens)}
+    if tuple(timesteps.shape) not in shapes:
+        allowed = ", ".join(str(shape) for shape in sorted(shapes))
+        raise ParameterError("shape", field="timesteps", value=tuple(timesteps.shape), allowed=allowed)
+    if context.is_exact != exact:
+        raise ParameterError("the context was prepared for the other mode", field="exact", value=exact)
+    if sorted(set(rows)) != list(range(num_rows)) or sorted(rows) != rows or (exact and len(rows) != num_rows):
+        allowed = f"0 to {num_rows - 1}, each once" if exact else f"0 to {num_rows - 1}, ascending, none left out"
+        raise ParameterError("rows of the latents", field="latents_rows", value=rows, allowed=allowed)
+    if len(rows) != context.num_rows:
+        raise ParameterError("rows", field="context", value=context.num_rows, allowed=str(len(rows)))
