@@ -1,7 +1,7 @@
 """Judge a clip by plain image processing: which colour, shape and direction does it show, and is it clean?
 
-The judge knows the kinds of `scenes` and nothing of any model. It finds the background from the frame's border, the object
-as what differs from it, and compares the object's outline with an ideal outline of the same area and centre.
+The judge knows the kinds of `scenes` and nothing of any model. It finds the background from the frame's border, the
+object as what differs from it, and compares the object's outline with an ideal outline of the same area and centre.
 
 Shape letters: T frames, H rows, W columns, C colour channels.
 """
@@ -121,7 +121,8 @@ def _checked(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Array:
 
 
 def _background(frames: Array) -> Array:
-    border = np.concatenate([frames[:, :2].reshape(-1, 3), frames[:, -2:].reshape(-1, 3), frames[:, :, :2].reshape(-1, 3)])
+    sides = (frames[:, :2], frames[:, -2:], frames[:, :, :2], frames[:, :, -2:])
+    border = np.concatenate([side.reshape(-1, 3) for side in sides])
     return np.asarray(np.median(border, axis=0), dtype=np.float32)
 
 

@@ -99,9 +99,7 @@ def draw_scene(rng: random.Random, ranges: SceneRanges | None = None) -> Scene:
     )
 
 
-def _draw_path(
-    rng: random.Random, motion: str, ranges: SceneRanges
-) -> tuple[tuple[float, float], tuple[float, float]]:
+def _draw_path(rng: random.Random, motion: str, ranges: SceneRanges) -> tuple[tuple[float, float], tuple[float, float]]:
     step_x, step_y = MOTIONS[motion]
     travel = rng.uniform(ranges.min_travel, ranges.max_travel)
     slack_x = ranges.along_slack if step_x else ranges.across_slack

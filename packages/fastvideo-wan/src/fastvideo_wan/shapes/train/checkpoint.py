@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -42,7 +41,7 @@ def save_checkpoint(path: Path, step: int, module: nn.Module, average: Average, 
     path.parent.mkdir(parents=True, exist_ok=True)
     # Copies, because tied embeddings appear under two names and the format refuses shared memory.
     save_file({name: tensor.detach().clone() for name, tensor in tensors.items()}, partial, {"step": str(step)})
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_checkpoint(path: Path, module: nn.Module, average: Average, optimizer: MuonAdamW) -> int:

@@ -84,9 +84,7 @@ class VaeStage(_Settings):
     dim_mult: tuple[Count, ...] = (1, 2, 2)
     latent_channels: Count = 12
     num_res_blocks: Count = 2
-    ranges: Ranges = Ranges(
-        min_radius=9, max_radius=14, min_travel=16, max_travel=30, along_slack=4, across_slack=9
-    )
+    ranges: Ranges = Ranges(min_radius=9, max_radius=14, min_travel=16, max_travel=30, along_slack=4, across_slack=9)
     batch_size: Count = 8
     crop_size: Annotated[int, Field(ge=16, le=64, multiple_of=8)] = 32
     crop_frames: Annotated[int, Field(ge=5, le=17)] = 9

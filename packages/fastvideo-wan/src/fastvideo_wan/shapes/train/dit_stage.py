@@ -85,8 +85,14 @@ def draw_prompt(scene: Scene, rng: random.Random, stage: DitStage) -> str:
     return " ".join(words)
 
 
-def flow_loss(model: ShapesModel, clean: Tensor, prompts: list[str], tokenizer: Tokenizer, shift: float,
-              generator: torch.Generator) -> Tensor:
+def flow_loss(
+    model: ShapesModel,
+    clean: Tensor,
+    prompts: list[str],
+    tokenizer: Tokenizer,
+    shift: float,
+    generator: torch.Generator,
+) -> Tensor:
     """Return the mean squared error of the velocity at random noise levels."""
     device = clean.device
     noise = torch.randn(clean.shape, generator=generator).to(device)
@@ -106,7 +112,7 @@ def train_dit(worker: Worker, config: TrainConfig) -> None:
     schedule = config.dit.schedule
     average = Average(model, schedule.ema_decay)
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
-    optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=config.dit.weight_decay)
+    optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=config.dit.weight_decay, worker=worker)
     path = config.folder / CHECKPOINT
     start = load_checkpoint(path, model, average, optimizer) if path.exists() else 0
     pool, tokenizer = LatentsPool(config), new_tokenizer()

@@ -6,7 +6,6 @@ Shape letters: N clips, C latent channels, T latent frames, H rows, W columns.
 from __future__ import annotations
 
 import json
-import os
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +29,8 @@ VAE_FOLDER = "vae"
 LATENTS_FOLDER = "latents"
 NUM_STATISTICS_CLIPS = 192
 ENCODE_BATCH = 8
+# A channel that hardly varies carries noise; dividing it by its own deviation would ask the transformer to model that.
+MIN_LATENT_STD = 0.5
 
 
 @torch.no_grad()
@@ -48,7 +49,7 @@ def rotate_latents(vae: WanVAE, latents_NCTHW: Tensor) -> WanVAE:
     mean = flat.mean(1)
     _, vectors = torch.linalg.eigh(torch.cov(flat))
     rotation = vectors.flip(1).T  # rows are the new axes
-    std = (rotation @ (flat - mean[:, None])).std(1)
+    std = (rotation @ (flat - mean[:, None])).std(1).clamp(min=MIN_LATENT_STD)
     config = vae.config.model_copy(
         update={"latents_mean": tuple((rotation @ mean).tolist()), "latents_std": tuple(std.tolist())}
     )
@@ -130,7 +131,7 @@ def _write_file(path: Path, vae: WanVAE, scenes: list[Scene], device: str) -> No
     described = json.dumps([asdict(scene) for scene in scenes])
     partial = path.with_suffix(".partial")
     save_file({"latents": latents.contiguous()}, partial, {"scenes": described})
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def read_latents(path: Path) -> tuple[Tensor, list[Scene]]:

@@ -17,7 +17,15 @@ from fastvideo_wan.models.transformer import WanTransformer
 from fastvideo_wan.shapes.tokenizer import PAD, TEXT_LENGTH, VOCABULARY_SIZE, build_tokenizer
 from fastvideo_wan.shapes.train.config import DitStage
 
-ADAMW_NAMES = ("patch_embedding", "proj_out", "shared.weight", "embed_tokens", "relative_attention_bias", "time_embedder.linear_1")
+ADAMW_NAMES = (
+    "patch_embedding",
+    "proj_out",
+    "time_embedder.linear_1",
+    "shared.weight",
+    "embed_tokens",
+    "relative_attention_bias",
+)
+"""Parts of the names of parameters that Muon does not suit: first and last layers, and tables."""
 
 
 def transformer_config(stage: DitStage, latent_channels: int) -> WanTransformerConfig:

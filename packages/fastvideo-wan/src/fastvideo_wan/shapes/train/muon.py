@@ -1,7 +1,7 @@
 """Muon for matrices and convolution kernels, AdamW for everything else, behind one optimiser.
 
-Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the learning rate is scaled so that
-an update has the size of an AdamW update (Liu et al. 2025, arXiv:2502.16982), and one rate serves both halves.
+Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; the learning rate is scaled so
+that an update has the size of an AdamW update (Liu et al. 2025, arXiv:2502.16982), and one rate serves both halves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fastvideo_wan.shapes.train.workers import Worker
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 UPDATE_RMS = 0.2  # the usual root mean square of an AdamW update
@@ -40,9 +42,18 @@ class MuonAdamW(torch.optim.Optimizer):
         groups: Parameter groups, each with `params` and `kind`.
         lr: Learning rate of both kinds, in AdamW's units.
         weight_decay: Decoupled decay, applied to the Muon groups only.
+        worker: Processes that hold the same parameters and gradients; each orthogonalises its share.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        weight_decay: float = 0.0,
+        worker: Worker | None = None,
+    ) -> None:
+        self.worker = worker or Worker()
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95, "betas": (0.9, 0.99), "eps": 1e-8}
         super().__init__(groups, defaults)
 
@@ -69,11 +80,19 @@ class MuonAdamW(torch.optim.Optimizer):
                 state["momentum"].lerp_(param.grad, 1 - group["momentum"])
                 nesterov = param.grad.lerp(state["momentum"], group["momentum"])
                 updates.append(nesterov.reshape(param.shape[0], -1))
-            stacked = orthogonalise(torch.stack(updates))
+            stacked = self._orthogonalise_shared(torch.stack(updates))
             scale = group["lr"] * UPDATE_RMS * max(stacked.shape[-2:]) ** 0.5
             for param, update in zip(same_shape, stacked, strict=True):
                 param.mul_(1 - group["lr"] * group["weight_decay"])
                 param.sub_(update.reshape(param.shape), alpha=scale)
+
+    def _orthogonalise_shared(self, matrices: Tensor) -> Tensor:
+        rank, num_workers = self.worker.rank, self.worker.num_workers
+        if num_workers == 1 or len(matrices) < num_workers:
+            return orthogonalise(matrices)
+        results = torch.zeros_like(matrices)
+        results[rank::num_workers] = orthogonalise(matrices[rank::num_workers])
+        return self.worker.sum(results)
 
     def _step_adamw(self, params: list[nn.Parameter], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]

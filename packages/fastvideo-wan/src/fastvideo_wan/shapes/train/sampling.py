@@ -1,4 +1,4 @@
-"""The training's own plain sampler, for evaluations: Euler steps with guidance, all clips at once.
+"""Sampling for evaluations while training: the shipped card's sampler and guidance, all clips in one batch.
 
 Shape letters: N clips, L text tokens, E text width, C latent channels, T latent frames, H rows, W columns.
 """
@@ -8,7 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastvideo_core.loop.samplers.base import ScheduleSpec
+from fastvideo_core.loop.samplers.registry import get_sampler
 from fastvideo_wan.shapes.train.model import ShapesModel
+
+SAMPLER = "unipc"
 
 
 def shifted(times: Tensor, shift: float) -> Tensor:
@@ -27,7 +31,7 @@ def sample(
     guidance_scale: float,
     shift: float,
 ) -> Tensor:
-    """Return normalised latents made from noise with `num_steps` Euler steps.
+    """Return normalised latents made from noise.
 
     Args:
         model: Gives velocities.
@@ -38,10 +42,12 @@ def sample(
         guidance_scale: 1 for none.
         shift: Flow shift of the noise levels.
     """
-    levels = shifted(torch.linspace(1, 0, num_steps + 1), shift).tolist()
-    latents, both = noise_NCTHW, torch.cat([text_NLE, empty_NLE])
-    for level, next_level in zip(levels, levels[1:], strict=False):
-        times = torch.full((len(both),), level, device=latents.device)
+    sampler = get_sampler(SAMPLER)
+    schedule = sampler.make_schedule(ScheduleSpec(num_steps, shift))
+    latents, state, both = noise_NCTHW, sampler.init_state(schedule), torch.cat([text_NLE, empty_NLE])
+    for index in range(num_steps):
+        times = torch.full((len(both),), schedule.timestep_values[index] / 1000, device=latents.device)
         wanted, free = model.velocity(torch.cat([latents, latents]), times, both).chunk(2)
-        latents = latents + (next_level - level) * (free + guidance_scale * (wanted - free))
+        velocity = free + guidance_scale * (wanted - free)
+        latents, state = sampler.step(schedule, state, velocity, latents, index)
     return latents

@@ -98,7 +98,7 @@ def train_vae(worker: Worker, config: TrainConfig) -> None:
     vae = WanVAE(vae_config(config.vae)).to(config.device)
     schedule = config.vae.schedule
     average = Average(vae, schedule.ema_decay)
-    optimizer = MuonAdamW(split_parameters(vae), lr=schedule.learning_rate)
+    optimizer = MuonAdamW(split_parameters(vae), lr=schedule.learning_rate, worker=worker)
     path = config.folder / CHECKPOINT
     start = load_checkpoint(path, vae, average, optimizer) if path.exists() else 0
     progress = Progress("vae", schedule, start, is_shown=worker.is_first)
@@ -111,9 +111,7 @@ def train_vae(worker: Worker, config: TrainConfig) -> None:
             save_checkpoint(path, step + 1, vae, average, optimizer)
 
 
-def vae_step(
-    worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAdamW, step: int
-) -> dict[str, float]:
+def vae_step(worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAdamW, step: int) -> dict[str, float]:
     """Draw one batch and update the weights; returns figures over all processes."""
     stage = config.vae
     is_whole = step >= (1 - stage.whole_part) * stage.schedule.num_steps

@@ -1,0 +1,233 @@
+"""Last stage: write the model in diffusers' layout in 16 bits, judge those very weights, and write its card.
+
+What is written: `model_index.json`, `transformer/`, `vae/`, `text_encoder/`, `tokenizer/`, `scheduler/`, `recipe.json`
+(settings, seeds and figures) and `card.json`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from fastvideo_core.card import CheckpointSource, DataRef, ModelCard, RecipeSpec
+from fastvideo_wan.cards.build import make_card
+from fastvideo_wan.cards.facts import WanFacts
+from fastvideo_wan.models.vae import WanVAE
+from fastvideo_wan.shapes.render import render_clips
+from fastvideo_wan.shapes.scenes import FRAME_SIZE, NUM_FRAMES
+from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, save_tokenizer
+from fastvideo_wan.shapes.train.checkpoint import load_average
+from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, generate, latent_shape
+from fastvideo_wan.shapes.train.evaluation import (
+    ATTRIBUTES,
+    Case,
+    case_noise,
+    held_out_cases,
+    judge_clips,
+    summarise,
+    write_sheet,
+)
+from fastvideo_wan.shapes.train.latents_stage import (
+    ENCODE_BATCH,
+    VAE_FOLDER,
+    draw_scenes,
+    encode_scenes,
+    load_vae,
+    save_vae,
+)
+from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
+from fastvideo_wan.shapes.train.vae_stage import psnr
+
+DTYPE = torch.float16
+FPS = 8.0
+EVALUATION_SEED = 20_000  # not the one that evaluations during training use
+EVALUATION_BATCH = 20
+NUM_RECONSTRUCTIONS = 100
+MAX_FRAMES = 65  # beyond what the model was trained on; longer clips only get worse
+MAX_SIZE = 128
+
+
+def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str = "") -> dict[str, Any]:
+    """Write the model that a run has made.
+
+    Args:
+        config: The run's settings.
+        folder: Where to write; files of the same names are replaced.
+        num_cases: Held-out prompts on which the written weights are judged.
+        notes: In what the run differed from its settings, if in anything; kept in `recipe.json`.
+
+    Returns:
+        The content of `recipe.json`.
+    """
+    vae = load_vae(config.folder / VAE_FOLDER)
+    model = ShapesModel(config.dit, vae.config.z_dim)
+    model.load_state_dict(load_average(config.folder / CHECKPOINT))
+    write_components(model, vae, folder, flow_shift=config.dit.time_shift)
+    round_weights(model)
+    round_weights(vae)
+    figures = {"generated": judge_generated(model, vae, config, num_cases, config.folder / "sheets" / "shipped.png")}
+    figures["reconstructed"] = judge_reconstructed(vae, config, NUM_RECONSTRUCTIONS)
+    settings = json.loads(config.model_dump_json(exclude={"folder"}))
+    recipe = {
+        "settings": settings,
+        "steps_done": {name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "dit")},
+        "evaluation_seed": EVALUATION_SEED,
+        "dtype": str(DTYPE).removeprefix("torch."),
+        "notes": notes,
+        "figures": figures,
+    }
+    (folder / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    card = shapes_card(config, vae, figures)
+    (folder / "card.json").write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return recipe
+
+
+def steps_done(checkpoint: Path) -> int:
+    """Return the number of optimiser steps behind a checkpoint."""
+    with safe_open(checkpoint, framework="pt") as file:
+        return int(file.metadata()["step"])
+
+
+def write_components(model: ShapesModel, vae: WanVAE, folder: Path, *, flow_shift: float) -> None:
+    """Write every component's folder and `model_index.json`."""
+    save_vae(vae, folder / "vae", DTYPE)
+    _write_transformer(model, folder / "transformer")
+    copy.deepcopy(model.text_encoder).to(DTYPE).save_pretrained(folder / "text_encoder")
+    save_tokenizer(folder / "tokenizer")
+    _write_json(
+        folder / "scheduler" / "scheduler_config.json",
+        {
+            "_class_name": "UniPCMultistepScheduler",
+            "num_train_timesteps": 1000,
+            "prediction_type": "flow_prediction",
+            "use_flow_sigmas": True,
+            "flow_shift": flow_shift,
+            "solver_order": 2,
+        },
+    )
+    _write_json(
+        folder / "model_index.json",
+        {
+            "_class_name": "WanPipeline",
+            "scheduler": ["diffusers", "UniPCMultistepScheduler"],
+            "text_encoder": ["transformers", "UMT5EncoderModel"],
+            "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
+            "transformer": ["diffusers", "WanTransformer3DModel"],
+            "vae": ["diffusers", "AutoencoderKLWan"],
+        },
+    )
+
+
+def _write_transformer(model: ShapesModel, folder: Path) -> None:
+    config = model.transformer.config.model_dump(mode="json")
+    _write_json(folder / "config.json", {"_class_name": "WanTransformer3DModel", **config})
+    weights = {name: tensor.to(DTYPE).contiguous() for name, tensor in model.transformer.state_dict().items()}
+    save_file(weights, folder / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def round_weights(module: torch.nn.Module) -> None:
+    """Give the weights the values that the written files hold."""
+    for tensor in module.parameters():
+        tensor.copy_(tensor.to(DTYPE).float())
+
+
+def judge_generated(
+    model: ShapesModel, vae: WanVAE, config: TrainConfig, num_cases: int, sheet: Path
+) -> dict[str, Any]:
+    """Return the judge's table over held-out prompts, and write the first clips as a sheet."""
+    cases, tokenizer = held_out_cases(num_cases, EVALUATION_SEED), new_tokenizer()
+    clips = []
+    for start in range(0, num_cases, EVALUATION_BATCH):
+        some = cases[start : start + EVALUATION_BATCH]
+        noise = case_noise(some, latent_shape(vae))
+        clips.append(generate(model, vae, tokenizer, [case.prompt for case in some], noise, config.dit))
+    made = torch.cat(clips)
+    write_sheet(sheet, made[:48])
+    sheet.with_suffix(".txt").write_text("".join(f"{case.prompt}\n" for case in cases[:48]), encoding="utf-8")
+    return summarise(judge_clips(made, cases))
+
+
+@torch.no_grad()
+def judge_reconstructed(vae: WanVAE, config: TrainConfig, num_clips: int) -> dict[str, Any]:
+    """Return the judge's table over decoded latents of drawn clips, and their mean fidelity in decibels."""
+    scenes = draw_scenes(config, num_clips, name="reconstruction")
+    scores: list[dict[str, bool]] = []
+    errors: list[float] = []
+    for start in range(0, num_clips, ENCODE_BATCH):
+        some = scenes[start : start + ENCODE_BATCH]
+        pixels = render_clips(some) * 2 - 1
+        decoded = vae.decode(encode_scenes(vae, some)).clamp(-1, 1)
+        errors += (decoded - pixels).square().mean(dim=(1, 2, 3, 4)).tolist()
+        scores += judge_clips(decoded, [Case(f"on {scene.background}", scene, 0) for scene in some])
+    return {**summarise(scores), "psnr_db": round(psnr(sum(errors) / len(errors)), 2)}
+
+
+def shapes_card(config: TrainConfig, vae: WanVAE, figures: dict[str, Any]) -> ModelCard:
+    """Return the shipped model's card."""
+    facts = WanFacts(
+        model_id="wan-shapes",
+        title="One coloured shape on a plain background, moving or still: a small Wan that ships with the package",
+        source=CheckpointSource(kind="package", location="fastvideo_wan:data/wan-shapes"),
+        recipe=_recipe_spec(config),
+        spatial_factor=vae.config.spatial_factor,
+        temporal_factor=vae.config.temporal_factor,
+        num_frames=NUM_FRAMES,
+        height=FRAME_SIZE,
+        width=FRAME_SIZE,
+        fps=FPS,
+        num_inference_steps=config.dit.eval_steps,
+        guidance_scale=config.dit.guidance_scale,
+        flow_shift=config.dit.time_shift,
+        sampler_options={},
+        text_length=TEXT_LENGTH,
+        max_frames=MAX_FRAMES,
+        max_size=MAX_SIZE,
+        default_precision="float32",
+        num_heads=config.dit.num_heads,
+        figures=_card_figures(figures),
+    )
+    return make_card(facts)
+
+
+def _recipe_spec(config: TrainConfig) -> RecipeSpec:
+    settings = _flat("", json.loads(config.model_dump_json(exclude={"folder"})))
+    data = DataRef(
+        name="fastvideo_wan.shapes.scenes",
+        license="Apache-2.0",
+        num_samples=config.latents.num_clips,
+        description="Clips drawn by the package's own generator, captioned in varied wording; a tenth is held out.",
+    )
+    return RecipeSpec(method="base", data_contract=data, assumes_loop="diffusion_denoise", settings=settings)
+
+
+def _flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(f"{prefix}{name}.", value)
+        else:
+            flat[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
+
+
+def _card_figures(figures: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {"reconstruction_psnr_db": figures["reconstructed"]["psnr_db"]}
+    for name in ATTRIBUTES:
+        row = figures["generated"][name]
+        flat[name] = row["part"]
+        flat[f"{name}_low"], flat[f"{name}_high"] = row["interval_95"]
+        flat["num_prompts"] = row["n"]
+    return flat
