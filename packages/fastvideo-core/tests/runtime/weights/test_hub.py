@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from fastvideo_core.errors import CheckpointError, DownloadError, ResourceError, UnsafeFormatError
 from fastvideo_core.runtime.weights import disk, download, hub
 from fastvideo_core.runtime.weights.files import list_weight_files
-from fastvideo_core.runtime.weights.hub import HubAccess, fetch_snapshot
+from fastvideo_core.runtime.weights.hub import HubAccess, fetch_configs, fetch_snapshot
 from fastvideo_testing.hub import HubServer
 
 REPO = "some-lab/tiny-video"
@@ -429,3 +429,29 @@ def test_a_server_that_is_busy_for_a_moment(repository, access, server, monkeypa
     folder, _ = fetch_snapshot(REPO, repository.commit, ("transformer",), access=access)
     assert len(calls) == 3
     assert weights_of(folder).numel() == 40_000
+
+
+def test_configurations_alone(repository, access, server):
+    repository.files["card.json"] = b"{}"
+    repository.files["scheduler/scheduler_config.json"] = b"{}"
+    repository.files["deep/er/config.json"] = b"{}"
+    folder = fetch_configs(REPO, access=access)
+    assert folder.name == repository.commit
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        "card.json",
+        "model_index.json",
+        "transformer/config.json",
+        "scheduler/scheduler_config.json",
+    }
+    server.requests.clear()
+    assert fetch_configs(REPO, repository.commit, access=access) == folder
+    assert fetch_configs(REPO, access=HubAccess(access.cache_dir, is_offline=True)) == folder
+    assert server.requests == []
+
+
+def test_a_repository_of_something_else(server, access, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/README.md").write_text("about")
+    server.add_folder(REPO, tmp_path / "other")
+    with pytest.raises(DownloadError, match="has none of the files that describe a model, such as model_index.json"):
+        fetch_configs(REPO, access=access)

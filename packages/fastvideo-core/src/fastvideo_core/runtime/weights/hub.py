@@ -18,7 +18,7 @@ from fastvideo_core.errors import CheckpointError, DownloadError, FastVideoError
 from fastvideo_core.runtime.weights.disk import check_disk
 from fastvideo_core.runtime.weights.download import RemoteFile, fetch_files, is_transport_error
 from fastvideo_core.runtime.weights.hub_errors import explain, unreachable
-from fastvideo_core.runtime.weights.selection import select_files
+from fastvideo_core.runtime.weights.selection import select_configs, select_files
 from fastvideo_core.runtime.weights.text import sample_names
 
 if TYPE_CHECKING:
@@ -54,13 +54,11 @@ class HubAccess:
 class _Wanted:
     repo_id: str
     revision: str
-    components: tuple[str, ...]
-    optional: tuple[str, ...]
-    variant: str | None
+    choose: Callable[[Sequence[str]], list[str]]
 
     def select(self, paths: Sequence[str]) -> list[str]:
         try:
-            return select_files(paths, self.components, optional=self.optional, variant=self.variant)
+            return self.choose(paths)
         except CheckpointError as error:
             raise type(error)(f"{self.repo_id}: {error}") from error
 
@@ -105,9 +103,32 @@ def fetch_snapshot(
         UnsafeFormatError: If it has that only as pickle files.
         ResourceError: If the disk has not enough room.
     """
-    _check_repo_id(repo_id)
-    access = access or HubAccess()
-    wanted = _Wanted(repo_id, revision or "main", tuple(components), tuple(optional), variant)
+
+    def choose(paths: Sequence[str]) -> list[str]:
+        return select_files(paths, components, optional=optional, variant=variant)
+
+    return _fetch(_Wanted(repo_id, revision or "main", choose), access or HubAccess(), on_progress)
+
+
+def fetch_configs(repo_id: str, revision: str | None = None, *, access: HubAccess | None = None) -> Path:
+    """Return a folder with what says what a repository holds: its index or card, and its configurations; no weights.
+
+    The folder is named after the commit.
+
+    Args:
+        repo_id: `org/name`.
+        revision: Commit, tag or branch; None for `main`.
+        access: How the Hub is reached.
+
+    Raises:
+        DownloadError: As `fetch_snapshot`; also if the repository has none of these files.
+    """
+    folder, _ = _fetch(_Wanted(repo_id, revision or "main", select_configs), access or HubAccess(), None)
+    return folder
+
+
+def _fetch(wanted: _Wanted, access: HubAccess, on_progress: Progress | None) -> tuple[Path, str]:
+    _check_repo_id(wanted.repo_id)
     if access.is_offline or _is_client_offline():
         return _find_offline(wanted, access, cause=None)
     if _COMMIT.fullmatch(wanted.revision) and (found := _find_complete(wanted, access)) is not None:
@@ -179,6 +200,8 @@ def _download(
     wanted: _Wanted, commit: str, entries: Sequence[_Entry], access: HubAccess, on_progress: Progress | None
 ) -> tuple[Path, str]:
     names = set(wanted.select([entry.path for entry in entries]))
+    if not names:
+        raise DownloadError(f"{wanted} has none of the files that describe a model, such as model_index.json")
     storage = _storage_folder(wanted, access)
     absent = [entry for entry in entries if entry.path in names and not _is_stored(entry, storage, commit)]
     remotes = [remote for entry in absent if (remote := _remote_file(entry, wanted, commit, storage, access))]

@@ -1,9 +1,10 @@
 """Tensors from safetensors files, one at a time, each put once into its final place.
 
-The file is mapped into memory and every tensor is copied out of the map, converting on the way. Copying is on purpose:
-a tensor of its own is aligned as torch aligns its own (what a kernel computes can depend on it, to the last bit), and
-outlives the file being replaced. At no time is there more than the tensors so far, and the pages of the file, which
-the kernel can drop.
+The file is mapped into memory. A tensor that needs no conversion and stays on the CPU is used where it lies in the
+map: nothing is copied, the kernel can drop its pages, and it has the very address within its page that the reference
+libraries' loaders give it (what a kernel computes can depend on that, to the last bit, unless `MKL_CBWR` names a strict
+mode). All others are copied out once, converting on the way. Putting another file in the place of one that is in use
+does no harm; writing into it does, as it does to every program that maps files.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def _check_unchanged(header: FileHeader) -> None:
 def _place(
     mapped: torch.Tensor, entry: TensorEntry, dtype: torch.dtype, device: torch.device | str, header: FileHeader
 ) -> torch.Tensor:
+    if mapped.dtype == dtype and torch.device(device).type == "cpu" and entry.start % dtype.itemsize == 0:
+        return mapped
     try:
         placed = torch.empty(entry.shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
@@ -89,13 +92,12 @@ def _place(
         raise ResourceError(
             f"no memory on {device} for {entry.name!r} of {header.path.name}: {format_bytes(need)} more needed"
         ) from error
-    placed.copy_(mapped)
-    if _narrows_range(entry, dtype) and not bool(torch.isfinite(placed).all()):
+    if _exceeds(mapped, dtype):
         raise CheckpointError(
             f"{header.path}: {entry.name!r} holds values that {torch_dtype_name(dtype)} cannot; load it as bfloat16 "
             "or float32"
         )
-    return placed
+    return placed.copy_(mapped)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -103,10 +105,13 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
 
 
-def _narrows_range(entry: TensorEntry, dtype: torch.dtype) -> bool:
-    """Return whether finite values on disk can become infinite in memory."""
-    on_disk = DTYPES[entry.dtype]
-    if on_disk.kind != "float" or on_disk.torch_name is None:
+def _exceeds(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether values lie outside what a dtype can hold; a conversion would make them infinite, or cut them."""
+    if not tensor.is_floating_point() or not dtype.is_floating_point or tensor.numel() == 0:
         return False
+    largest = torch.finfo(dtype).max
     # The factor leaves bfloat16 and float32 alone, whose ranges differ by rounding only.
-    return 2 * torch.finfo(dtype).max < torch.finfo(getattr(torch, on_disk.torch_name)).max
+    if 2 * largest >= torch.finfo(tensor.dtype).max:
+        return False
+    lowest, highest = torch.aminmax(tensor)
+    return bool(torch.maximum(-lowest, highest) > largest)

@@ -13,7 +13,8 @@ from fastvideo_core.runtime.weights.files import STEMS, is_pickle_name, unsafe_f
 from fastvideo_core.runtime.weights.text import nearest_name, sample_names
 
 _SMALL_ENDINGS = (".json", ".model", ".txt")
-_ROOT_FILES = ("model_index.json", "modular_model_index.json")
+_ROOT_FILES = ("card.json", "model_index.json", "modular_model_index.json")
+_CONFIG_FILES = ("config.json", "scheduler_config.json")
 
 
 def select_files(
@@ -51,6 +52,15 @@ def select_files(
         selected |= {prefix + name for name in _select_weights(component, names, variant, stems)}
         selected |= {prefix + name for name in names if _is_small(name)}
     return sorted(selected)
+
+
+def select_configs(paths: Iterable[str]) -> list[str]:
+    """Return the paths that say what a repository holds: its index or card, and its components' configurations."""
+    split = [(path, *path.rpartition("/")[::2]) for path in paths]
+    root = [path for path, folder, name in split if not folder and name in _ROOT_FILES]
+    return sorted(
+        root + [path for path, folder, name in split if folder and "/" not in folder and name in _CONFIG_FILES]
+    )
 
 
 def _select_weights(component: str, names: Sequence[str], variant: str | None, stems: Sequence[str]) -> list[str]:
