@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import types
 
 import pytest
@@ -21,7 +22,12 @@ def find_faults(names, module):
     """Yield what is wrong with a list of public names."""
     yield from (f"{name} is listed twice" for name in sorted({name for name in names if names.count(name) > 1}))
     yield from (f"{name} is private" for name in names if name.startswith("_") and not name.startswith("__"))
-    yield from (f"{name} does not exist" for name in names if not hasattr(module, name))
+    yield from (f"{name} does not exist" for name in names if not hasattr(module, name) and not has_part(module, name))
+
+
+def has_part(module, name):
+    """Say whether a package has a module of that name."""
+    return hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}") is not None
 
 
 def module_name(path):
