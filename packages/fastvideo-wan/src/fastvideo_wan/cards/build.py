@@ -153,7 +153,7 @@ _COST = "fastvideo_wan.loops.costs:plan_cost"
 def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
     module = "fastvideo_wan.loops.denoise"
     experts = ("transformer",) if facts.boundary_ratio is None else ("transformer", "transformer_2")
-    sampler_options = {} if facts.dmd_steps is None else {"lcm": {"steps": list(facts.dmd_steps), "warp": False}}
+    few_steps = {} if facts.dmd_steps is None else {"lcm": {"steps": list(facts.dmd_steps), "warp": False}}
     pinned: dict[str, Any] = {}
     if facts.dmd_steps is not None:
         pinned = {"sampler": "lcm", "num_inference_steps": len(facts.dmd_steps), "flow_shift": facts.flow_shift}
@@ -169,7 +169,7 @@ def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
         outputs=("latents",),
         is_generative=True,
         pinned=pinned,
-        options={**options, "sampler_options": sampler_options},
+        options={**options, "sampler_options": {**facts.sampler_options, **few_steps}},
         graph_capture=GraphCapturePolicy(compile_blocks=True, cuda_graph=True),
         cache_policy=CachePolicy(reads=("text_kv",), writes=("text_kv",)),
     )
@@ -282,7 +282,9 @@ def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
 
 
 def _samplers(facts: WanFacts) -> tuple[str, ...]:
-    return ("lcm",) if facts.dmd_steps is not None else ("unipc", "flow_euler", "dpmpp_2m")
+    if facts.dmd_steps is not None:
+        return ("lcm",)
+    return tuple(dict.fromkeys((facts.sampler, "unipc", "flow_euler", "dpmpp_2m")))
 
 
 def _guidance_parameters(facts: WanFacts) -> dict[str, ParameterSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from fastvideo_core.card import CheckpointSource, RecipeSpec
 from fastvideo_core.card.base import JsonScalar
@@ -39,6 +39,7 @@ class WanFacts:
         expand_timesteps: Whether every token has its own timestep.
         flow_shift: Default shift of the noise levels.
         sampler: Default sampler.
+        sampler_options: Settings by sampler, where they are not the sampler's own.
         dmd_steps: Training steps of few-step weights; None for others.
         text_length: Text tokens that the transformer is given.
         max_frames: Most pixel frames.
@@ -69,6 +70,7 @@ class WanFacts:
     expand_timesteps: bool = False
     flow_shift: float = 3.0
     sampler: str = "unipc"
+    sampler_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     dmd_steps: tuple[int, ...] | None = None
     text_length: int = 512
     max_frames: int = 1025

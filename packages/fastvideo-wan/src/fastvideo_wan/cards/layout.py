@@ -9,6 +9,7 @@ from typing import Any
 
 from fastvideo_core.card import CheckpointSource, DataRef, ModelCard, RecipeSpec
 from fastvideo_core.errors import CheckpointError
+from fastvideo_core.loop.samplers.scheduler_config import read_scheduler_config
 from fastvideo_wan.cards.build import make_card
 from fastvideo_wan.cards.facts import Conditioning, WanFacts
 from fastvideo_wan.models.config import WanTransformerConfig
@@ -19,11 +20,6 @@ __all__ = ["card_from_folder", "facts_from_folder"]
 PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")
 """Values of `_class_name` in `model_index.json` that this family knows."""
 
-_SAMPLERS = {
-    "UniPCMultistepScheduler": "unipc",
-    "FlowMatchEulerDiscreteScheduler": "flow_euler",
-    "DPMSolverMultistepScheduler": "dpmpp_2m",
-}
 _DMD_STEPS = (1000, 757, 522)
 _DMD_SHIFT: Mapping[Conditioning, float] = {"none": 8.0, "first_frame": 5.0}
 """Of FastWan 2.1 and FastWan 2.2 5B."""
@@ -60,7 +56,7 @@ def facts_from_folder(
     vae = WanVAEConfig.from_diffusers(configs["vae"])
     expand = bool(index.get("expand_timesteps", False))
     conditioning = _conditioning(source, pipeline, transformer, vae, expand=expand)
-    sampler, shift = _sampler(source, configs["scheduler"])
+    scheduler = read_scheduler_config(configs["scheduler"])
     facts = WanFacts(
         model_id=_model_id(source.location),
         title=f"Wan checkpoint in {source.location}",
@@ -73,8 +69,9 @@ def facts_from_folder(
         patch=transformer.patch_size,
         boundary_ratio=_boundary(index, configs),
         expand_timesteps=expand,
-        flow_shift=shift,
-        sampler=sampler,
+        flow_shift=scheduler.shift,
+        sampler=scheduler.sampler,
+        sampler_options={scheduler.sampler: scheduler.options},
         license="",
         num_heads=transformer.num_attention_heads,
         max_frames=vae.temporal_factor * (transformer.rope_max_seq_len * transformer.patch_size[0] - 1) + 1,
@@ -96,6 +93,7 @@ def _as_few_step(facts: WanFacts) -> WanFacts:
             dmd_steps=_DMD_STEPS,
             flow_shift=_DMD_SHIFT[facts.conditioning],
             sampler="lcm",
+            sampler_options={},
         )
     )
 
@@ -123,18 +121,6 @@ def _conditioning(
         f"{source.location}: in_channels of the transformer is {transformer.in_channels}; allowed with this VAE: "
         f"{plain} (text to video) or {with_image} (image to video)"
     )
-
-
-def _sampler(source: CheckpointSource, scheduler: Mapping[str, Any]) -> tuple[str, float]:
-    name = scheduler.get("_class_name")
-    if name not in _SAMPLERS:
-        raise CheckpointError(
-            f"{source.location}: no sampler stands for scheduler {name!r}; known: {', '.join(_SAMPLERS)}"
-        )
-    shift = scheduler.get("flow_shift") if name != "FlowMatchEulerDiscreteScheduler" else scheduler.get("shift")
-    if not isinstance(shift, (int, float)):
-        raise CheckpointError(f"{source.location}: the scheduler's configuration states no flow shift")
-    return _SAMPLERS[name], float(shift)
 
 
 def _boundary(index: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]) -> float | None:

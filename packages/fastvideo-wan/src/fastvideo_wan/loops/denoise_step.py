@@ -54,6 +54,7 @@ def _contexts(transformer: WanTransformer, payload: ContextPayload) -> ContextVa
         contexts[branch] = transformer.prepare_context(
             text_BLE,
             None if image is None else image.to(weight.device, weight.dtype),
+            exact=payload.is_exact,
         )
     return ContextValues(payload.component, contexts)
 

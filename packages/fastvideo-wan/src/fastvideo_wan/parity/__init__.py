@@ -1,0 +1,1 @@
+"""The parity checks that Wan cards declare."""
