@@ -215,7 +215,9 @@ def _send_file(handler: BaseHTTPRequestHandler, repository: HubRepository, path:
 def _redirect(handler: BaseHTTPRequestHandler, repository: HubRepository, name: str, num_bytes: int) -> None:
     assert repository.store is not None
     handler.send_response(302)
-    handler.send_header("Location", f"{repository.store.endpoint}/stored/{name}")
+    # By another host name: clients tell the Hub from other hosts by that.
+    store = repository.store.endpoint.replace("127.0.0.1", "localhost")
+    handler.send_header("Location", f"{store}/stored/{name}")
     handler.send_header("X-Repo-Commit", repository.commit)
     handler.send_header("X-Linked-ETag", f'"{name}"')
     handler.send_header("X-Linked-Size", str(num_bytes))
