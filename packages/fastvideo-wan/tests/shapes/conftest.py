@@ -1,0 +1,47 @@
+"""A run of the training with a model of a few thousand parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastvideo_wan.shapes.train.config import TrainConfig
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TrainConfig:
+    """Settings of a run that takes a second."""
+    schedule = {"num_steps": 2, "learning_rate": 0.001, "num_warmup_steps": 1, "save_every": 1, "report_every": 1}
+    return TrainConfig.model_validate(
+        {
+            "folder": tmp_path / "run",
+            "num_processes": 1,
+            "vae": {
+                "base_dim": 4,
+                "latent_channels": 4,
+                "num_res_blocks": 1,
+                "batch_size": 2,
+                "crop_size": 16,
+                "crop_frames": 5,
+                "whole_part": 0,
+                "schedule": schedule,
+            },
+            "latents": {"num_clips": 4, "clips_per_file": 2},
+            "dit": {
+                "num_heads": 2,
+                "head_dim": 12,
+                "num_layers": 2,
+                "ffn_dim": 32,
+                "text_dim": 32,
+                "text_layers": 1,
+                "batch_size": 2,
+                "clips_at_start": 2,
+                "clips_per_step": 2,
+                "eval_every": 2,
+                "eval_prompts": 2,
+                "eval_steps": 2,
+                "schedule": schedule,
+            },
+        }
+    )
