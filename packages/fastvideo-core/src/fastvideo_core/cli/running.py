@@ -50,12 +50,16 @@ class Ended:
 def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell) -> Iterator[Ended]:
     """Load the jobs' card, run them, and yield each as it ends; an interrupt cancels all that still run.
 
+    Without a job nothing is loaded.
+
     An engine that a second interrupt leaves behind is not closed: that would wait for the step in progress.
 
     Raises:
         CheckpointError: Weights are missing or broken.
         ResourceError: They do not fit.
     """
+    if not jobs:
+        return
     engine = _open_engine(jobs, options, display)
     try:
         yield from _run_on(engine, jobs, display, shell)

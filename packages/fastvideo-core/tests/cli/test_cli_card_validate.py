@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from fastvideo_testing.tiny import tiny_card
+
+
+@pytest.mark.parametrize("form", ["folder", "file", "id"])
+def test_a_good_card(form, run, tiny, installed):
+    name = {"folder": tiny, "file": tiny / "card.json", "id": "tiny"}[form]
+    ran = run("card", "validate", name)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == "tiny is valid: 4 components, 4 loops, tasks text_to_video, image_to_video\n"
+
+
+def test_a_card_that_names_what_is_not_there(run, tiny, tmp_path):
+    card = tiny_card(tiny)
+    loop = card.loops["decode"].model_copy(update={"step": "fastvideo_testing.tiny.decode:run_stpe"})
+    path = tmp_path / "mine.json"
+    path.write_text(card.model_copy(update={"loops": {**card.loops, "decode": loop}}).model_dump_json())
+    ran = run("card", "validate", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.error.startswith("error: tiny: card.loops.decode.step names 'fastvideo_testing.tiny.decode:run_stpe': ")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "mine.json is not a valid card: "),
+        ("{}", "model_id: Field required"),
+        (b"\xff\xfe", "mine.json cannot be read as text"),
+        (" " * ((16 << 20) + 1), "mine.json is too large for a card"),
+    ],
+    ids=["json", "fields", "text", "size"],
+)
+def test_a_file_that_is_no_card(content, text, run, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    ran = run("card", "validate", path)
+    assert ran.code == 2
+    assert text in ran.error
+
+
+def test_files_that_are_broken(run, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "broken")
+    weights = folder / "vae/diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    shutil.rmtree(folder / "transformer")
+    ran = run("card", "validate", folder)
+    assert (ran.code, ran.out) == (1, "")
+    first, second = sorted(ran.err.splitlines())
+    assert "vae" in first + second
+    assert "transformer" in first + second
+
+
+def test_an_unknown_card(run, installed):
+    assert run("card", "validate", "tyni").code == 2

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from fastvideo_core.cli import lines as lines_module
+from fastvideo_core.cli.lines import read_lines
+from fastvideo_core.errors import MediaError, ParameterError, PromptError
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a file of such a content."""
+
+    def read_text(content, **options):
+        path = tmp_path / "requests.jsonl"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_lines(str(path), **{"is_exact": False, **options})
+
+    return read_text
+
+
+@pytest.fixture
+def read_one(read):
+    """Read a file of one line, given as text or as what JSON holds."""
+
+    def read_line(content, **options):
+        text = content if isinstance(content, (str, bytes)) else json.dumps(content)
+        (line,) = read(text, **options)
+        return line
+
+    return read_line
+
+
+def test_a_line_is_an_ask(read_one):
+    line = read_one({"id": "a-1", "prompt": "x", "task": "t", "image": "i.png", "seed": 7, "sampler": None})
+    assert (line.number, line.request_id, line.error) == (1, "a-1", None)
+    assert (line.ask.prompt, line.ask.task, line.ask.image) == ("x", "t", "i.png")
+    assert line.ask.parameters == {"seed": 7, "sampler": None}
+    assert line.ask.request_id == "a-1"
+
+
+def test_the_id_is_the_lines_number_where_none_is_given(read):
+    assert [(line.number, line.request_id) for line in read('\n{"prompt": "x"}\r\n\n  \n{"prompt": "y"}')] == [
+        (2, "2"),
+        (5, "5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "flag", "expected"), [({}, True, True), ({"exact": False}, True, False), ({}, False, False)]
+)
+def test_a_line_goes_before_the_flag(given, flag, expected, read_one):
+    assert read_one({"prompt": "x", **given}, is_exact=flag).ask.is_exact is expected
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(read_one):
+    assert read_one(b'\xef\xbb\xbf{"prompt": "x"}').ask.prompt == "x"
+
+
+@pytest.mark.parametrize("value", [7, "7", "a.b_c-D", "x" * 120])
+def test_good_ids(value, read_one):
+    assert read_one({"prompt": "x", "id": value}).request_id == str(value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{bad", "not JSON: Expecting property name enclosed in double quotes at character 2"),
+        ('{"prompt": "x"', "not JSON: Expecting ',' delimiter"),
+        ('{"prompt": "x"} {}', "not JSON: Extra data"),
+        (b'{"prompt": "\xff"}', "not UTF-8: byte 13 is 0xff"),
+        ('{"prompt": "x", "seed": NaN}', "not JSON: NaN is no number there"),
+        ('{"prompt": "x", "seed": -Infinity}', "not JSON: -Infinity"),
+        ("[" * 100_000, "not usable JSON: nested too deeply"),
+        ('["x"]', "a JSON array; allowed: an object with at least a prompt"),
+        ("null", "a JSON null"),
+        ("7", "a JSON number"),
+        ('{"prompt": "x", "seed": 1, "seed": 2}', "seed=2: given twice"),
+        ({}, "prompt=None: missing; allowed: text"),
+        ({"promt": "x"}, "prompt=None: missing; is 'promt' misspelt\\?"),
+        ({"prompt": 3}, "prompt=3: a JSON number; allowed: text"),
+        ({"prompt": None}, "prompt=None: a JSON null; allowed: text"),
+        ({"prompt": "x", "exact": 1}, "exact=1: a JSON number; allowed: true or false"),
+        ({"prompt": "x", "image": ["a.png"]}, "image=.*: a JSON array; allowed: text"),
+        ({"prompt": "x", "id": 1.5}, "id=1.5: a JSON number; allowed: text, or a whole number"),
+        ({"prompt": "x", "id": True}, "id=True: a JSON boolean"),
+        ({"prompt": "x", "id": -1}, "id='-1': not usable as a file name"),
+        ({"prompt": "x", "id": ""}, "id='': not usable as a file name"),
+        ({"prompt": "x", "id": "../../etc/passwd"}, "id='../../etc/passwd': not usable.*; nearest: etc-passwd"),
+        ({"prompt": "x", "id": "/tmp/x"}, "not usable"),
+        ({"prompt": "x", "id": ".hidden"}, "not usable.*; nearest: hidden"),
+        ({"prompt": "x", "id": "a\u0000b"}, "not usable"),
+        ({"prompt": "x", "id": "x" * 121}, "not usable as a file name.*120 at most"),
+        ({"prompt": "x", "id": "con"}, "id='con': not usable as a file name"),
+        ({"prompt": "x", "id": "a."}, "id='a.': not usable as a file name"),
+        ({"prompt": "x", "id": "Summary"}, "reserved for the summary"),
+        ({"prompt": "x", "card": "y"}, "card='y': holds for all requests; allowed: --card"),
+        ({"prompt": "x", "max_running": 2}, "max_running=2: holds for all requests; allowed: --max-running"),
+    ],
+)
+def test_a_bad_line_says_what_is_wrong(content, text, read_one):
+    line = read_one(content)
+    assert line.ask is None
+    with pytest.raises(type(line.error), match=text):
+        raise line.error
+    assert "\n" not in str(line.error)
+
+
+def test_the_kinds_of_errors(read_one):
+    assert isinstance(read_one({}).error, PromptError)
+    assert isinstance(read_one({"prompt": "x", "id": "/"}).error, ParameterError)
+
+
+def test_a_bad_line_leaves_the_others_alone(read):
+    good = '{"prompt": "x"}\n'
+    assert [line.ask is not None for line in read(good + "{bad\n" + good)] == [True, False, True]
+
+
+@pytest.mark.parametrize("second", ['{"prompt": "y", "id": "a"}', '{"prompt": "y", "id": "A"}'])
+def test_an_id_is_used_once(second, read):
+    first, other = read('{"prompt": "x", "id": "a"}\n' + second)
+    assert first.error is None
+    assert "used by line 1" in str(other.error)
+
+
+def test_an_id_may_not_be_the_number_of_a_line_that_has_none(read):
+    assert "used by line 1" in str(read('{"prompt": "x", "id": "2"}\n{"prompt": "y"}')[1].error)
+
+
+def test_a_line_that_is_bad_for_another_reason_keeps_it(read):
+    assert "missing" in str(read('{"prompt": "x", "id": "a"}\n{"id": "a"}')[1].error)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\t\n"])
+def test_a_file_without_requests_is_refused(content, read):
+    with pytest.raises(MediaError, match="holds no request; allowed: one JSON object a line"):
+        read(content)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    for path, text in [(tmp_path / "none.jsonl", "No such file"), (tmp_path, "directory"), ("a\0b", "null")]:
+        with pytest.raises(MediaError, match=f"cannot be read: .*{text}"):
+            read_lines(str(path), is_exact=False)
+
+
+def test_a_file_without_end_is_refused(read, monkeypatch):
+    monkeypatch.setattr(lines_module, "MAX_BYTES", 10)
+    with pytest.raises(MediaError, match="too large"):
+        read('{"prompt": "x"}')
+
+
+def test_stdin_is_a_file_too(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "x"}')))
+    assert read_lines("-", is_exact=False)[0].ask.prompt == "x"
