@@ -7,6 +7,7 @@ from typing import Any
 from fastvideo_core.errors import CheckpointError
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent
 from fastvideo_core.runtime.loading import load_weights
+from fastvideo_core.runtime.weights.keys import rename_by_rules
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.text import PromptTokenizer
 from fastvideo_wan.models.transformer import WanTransformer
@@ -14,6 +15,7 @@ from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_config import WanVAEConfig
 
 __all__ = [
+    "VISION_KEYS",
     "build_image_encoder",
     "build_image_processor",
     "build_text_encoder",
@@ -21,6 +23,10 @@ __all__ = [
     "build_transformer",
     "build_vae",
 ]
+
+
+VISION_KEYS = rename_by_rules([(r"^vision_model\.", "")])
+"""Published vision encoders carry a prefix that newer versions of their library have dropped."""
 
 
 def build_transformer(source: ComponentSource) -> LoadedComponent:

@@ -1,4 +1,4 @@
-"""The independent implementations that parity is measured against. They are imported here, on demand, and nowhere else."""
+"""The independent implementations that parity is measured against, imported here on demand and nowhere else."""
 
 from __future__ import annotations
 

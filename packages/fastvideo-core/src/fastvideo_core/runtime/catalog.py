@@ -94,7 +94,7 @@ class Catalog:
         fetch = self._fetch_configs or _fetch_from_hub
         folder = fetch(repository, revision)
         # The hub cache names the folder of a snapshot after its commit, which pins what a branch name does not.
-        source = CheckpointSource(kind="hub", location=repository, revision=revision or folder.name)
+        source = CheckpointSource(kind="hub", location=repository, revision=folder.name)
         return self._describe(folder, source)
 
     def _describe(self, folder: Path, source: CheckpointSource) -> ModelCard:

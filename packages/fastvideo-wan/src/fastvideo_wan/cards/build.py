@@ -112,7 +112,8 @@ def _component(
 def _files(facts: WanFacts, spec: ComponentSpec) -> ComponentFiles:
     layout = "diffusers" if spec.kind in ("dit", "vae") else "transformers"
     tasks = _image_tasks(facts) if spec.required_for else ()
-    return ComponentFiles(folder=spec.component_id, layout=layout, required_for=tasks)
+    key_map = "fastvideo_wan.components:VISION_KEYS" if spec.kind == "image_encoder" else None
+    return ComponentFiles(folder=spec.component_id, layout=layout, key_map=key_map, required_for=tasks)
 
 
 def _loops(facts: WanFacts) -> list[LoopSpec]:

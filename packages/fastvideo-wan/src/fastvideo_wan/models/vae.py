@@ -131,7 +131,7 @@ class WanVAE(nn.Module):
 
     def _encode(self, pixels_BPTHW: Tensor, tape: Tape) -> Tensor:
         patches = patchify(pixels_BPTHW, self.config.patch_edge)
-        return self.quant_conv(self.encoder(patches, tape), tape)  # type: ignore[no-any-return]
+        return self.quant_conv(self.encoder(patches, tape), tape)
 
     def _decode(self, latents_BCTHW: Tensor, tape: Tape) -> Tensor:
         patches = self.decoder(self.post_quant_conv(latents_BCTHW, tape), tape)
