@@ -32,8 +32,9 @@ def clicks(sample_rate, num_samples, channels=1):
 def decode_sound(path):
     with av.open(str(path)) as container:
         stream = container.streams.audio[0]
-        pieces = [frame.to_ndarray() for frame in container.decode(stream)]
-        start_s = float((stream.start_time or 0) * stream.time_base)
+        frames = list(container.decode(stream))
+        pieces = [frame.to_ndarray() for frame in frames]
+        start_s = frames[0].time
         duration_s = float(stream.duration * stream.time_base) if stream.duration else None
         return np.concatenate(pieces, axis=1), stream.sample_rate, duration_s, start_s
 
