@@ -150,9 +150,10 @@ def test_outside_the_root(tmp_path, monkeypatch, path):
     check_output("a/../out.mp4", root=root)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("this user may write everywhere")
     try:
         with pytest.raises(OutputError, match="no permission"):
             check_output(tmp_path / "out.mp4")
