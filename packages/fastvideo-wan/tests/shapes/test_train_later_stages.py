@@ -89,9 +89,7 @@ def test_prompts_are_dropped_and_disturbed_as_often_as_said(tiny: TrainConfig) -
     assert not any(is_held_out(p) for p in prompts if p and UNKNOWN not in p)
 
 
-def test_a_resumed_run_equals_an_unbroken_one(
-    with_latents: TrainConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_equals_an_unbroken_one(with_latents: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
     path = with_latents.folder / CHECKPOINT
     train_dit(Worker(), with_steps(with_latents, 3))
     unbroken = load_average(path)

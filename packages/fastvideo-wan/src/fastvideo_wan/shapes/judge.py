@@ -117,7 +117,7 @@ def _checked(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Array:
         raise ValueError(f"frames: got {frames.dtype} {frames.shape}; allowed: uint8 (T, H, W, 3), H and W at least 16")
     if frames.shape[0] < 1:
         raise ValueError("frames: got none; allowed: at least one")
-    return frames.astype(np.float32) / 255
+    return np.asarray(frames / 255, dtype=np.float32)
 
 
 def _background(frames: Array) -> Array:
@@ -155,7 +155,7 @@ def _box_blur(image: Array, radius: int = 1) -> Array:
     height, width = image.shape[:2]
     window = range(2 * radius + 1)
     total = sum(padded[i : i + height, j : j + width] for i in window for j in window)
-    return np.asarray(total, dtype=np.float32) / (2 * radius + 1) ** 2
+    return np.asarray(total / (2 * radius + 1) ** 2, dtype=np.float32)
 
 
 def _grow(mask: Mask) -> Mask:

@@ -143,7 +143,7 @@ def dit_step(
     clean, scenes = pool.draw(rng, step, stage.batch_size // worker.num_workers)
     prompts = [draw_prompt(scene, rng, stage) for scene in scenes]
     loss = flow_loss(model, clean.to(config.device), prompts, tokenizer, stage.time_shift, torch_rng)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     apply_gradients(worker, model, optimizer, stage.schedule.rate_at(step))
     return {"loss": worker.sum(loss.detach().cpu().reshape(1)).item() / worker.num_workers}
 

@@ -56,9 +56,10 @@ def rotate_latents(vae: WanVAE, latents_NCTHW: Tensor) -> WanVAE:
     rotated = WanVAE(config)
     rotated.load_state_dict(vae.state_dict())
     quant, post = rotated.quant_conv, rotated.post_quant_conv
-    weight, bias = quant.weight[:, :, 0, 0, 0].double(), quant.bias.double()
-    quant.weight[:channels, :, 0, 0, 0] = (rotation @ weight[:channels]).float()
-    quant.bias[:channels] = (rotation @ bias[:channels]).float()
+    assert quant.bias is not None
+    weight, bias = quant.weight[:channels, :, 0, 0, 0].double(), quant.bias[:channels].double()
+    quant.weight[:channels, :, 0, 0, 0] = (rotation @ weight).float()
+    quant.bias[:channels] = (rotation @ bias).float()
     post.weight[:, :, 0, 0, 0] = (post.weight[:, :, 0, 0, 0].double() @ rotation.T).float()
     return rotated
 

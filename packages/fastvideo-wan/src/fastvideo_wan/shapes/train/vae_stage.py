@@ -123,7 +123,7 @@ def vae_step(worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAd
     latent_shape = (num_clips, stage.latent_channels, (num_frames + 3) // 4, size // factor, size // factor)
     noise = torch.randn(latent_shape, generator=torch_rng).to(config.device)
     loss = vae_loss(vae, torch.stack(crops).to(config.device), noise, stage)
-    loss.total.backward()  # type: ignore[no-untyped-call]
+    loss.total.backward()
     apply_gradients(worker, vae, optimizer, stage.schedule.rate_at(step))
     sums = worker.sum(torch.tensor([loss.total.item(), loss.squared_error, loss.divergence])) / worker.num_workers
     return {"loss": sums[0].item(), "psnr": psnr(sums[1].item()), "kl": sums[2].item()}

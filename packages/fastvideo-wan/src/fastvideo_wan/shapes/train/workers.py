@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def run_workers(job: Callable[..., None], num_workers: int, *args: object) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_enter, args=(job, num_workers, port, args), nprocs=num_workers)
+    spawn(_enter, args=(job, num_workers, port, args), nprocs=num_workers)
 
 
 def _enter(rank: int, job: Callable[..., None], num_workers: int, port: int, args: tuple[object, ...]) -> None:
