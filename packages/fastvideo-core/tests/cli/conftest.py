@@ -88,7 +88,7 @@ def start(place):
     started = []
 
     def start_process(*arguments, code="", **options):
-        script = f"import sys\n{code}\nfrom fastvideo_core.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        script = f"import sys\n{code}\nfrom fastvideo_core.cli.main import main\nsys.exit(main())"
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         command = [sys.executable, "-c", script, *map(str, arguments)]
         process = subprocess.Popen(command, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **options)

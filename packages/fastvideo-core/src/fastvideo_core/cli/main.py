@@ -46,6 +46,7 @@ COMMANDS = {
             "validate": Command("check a card, and the files of a checkpoint folder", f"{_HERE}.card_validate"),
         },
     ),
+    "parity": Command("measure a card against its references", f"{_HERE}.parity"),
     "doctor": Command("tell what this machine can run, and why not the rest", f"{_HERE}.doctor"),
 }
 
@@ -58,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        argv: Arguments without the program's name; None takes those of the process.
+        argv: Arguments without the program's name; None takes those of the process, and the process for its own.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with Shell(is_debug=_wants_debug(arguments)) as shell:
+    with Shell(is_debug=_wants_debug(arguments), owns_process=argv is None) as shell:
         try:
             return _run(arguments, COMMANDS, "fastvideo", shell)
         except SystemExit as done:  # argparse ends --help and --version so

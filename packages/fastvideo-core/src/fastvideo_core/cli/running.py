@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -60,7 +62,8 @@ def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shel
     """
     if not jobs:
         return
-    engine = _open_engine(jobs, options, display)
+    with _without_collector(shell):
+        engine = _open_engine(jobs, options, display)
     try:
         yield from _run_on(engine, jobs, display, shell)
     finally:
@@ -97,6 +100,21 @@ def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display) 
         tasks=tuple(dict.fromkeys(job.prepared.request.task for job in jobs)),
         max_running=options.max_running,
     )
+
+
+@contextmanager
+def _without_collector(shell: Shell) -> Iterator[None]:
+    """Keep the garbage collector away from the imports: they leave no garbage, and it took a tenth of their time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if shell.owns_process:
+            # What has been loaded stays to the end; there is no use in looking at it again.
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 def _run_on(engine: Engine, jobs: Sequence[Job], display: Display, shell: Shell) -> Iterator[Ended]:

@@ -31,10 +31,12 @@ class Shell:
 
     Args:
         is_debug: Whether errors come with a traceback.
+        owns_process: Whether the process is there for this command alone.
     """
 
-    def __init__(self, *, is_debug: bool = False) -> None:
+    def __init__(self, *, is_debug: bool = False, owns_process: bool = False) -> None:
         self.is_debug = is_debug
+        self.owns_process = owns_process
         self.is_impatient = False
         """Whether a second signal came: then nothing more is waited for."""
         self._signal: int | None = None
@@ -85,7 +87,7 @@ class Shell:
     def interrupted(self) -> int:
         """Say that the command was interrupted and return its exit code; after a second signal, end the process."""
         self.tell("error: interrupted")
-        if self.is_impatient:
+        if self.is_impatient and self.owns_process:
             # A step that still runs cannot be stopped from outside, and leaving in order would wait for it.
             self._flush()
             os._exit(self.interrupt_code)
