@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from fastvideo_core.runtime.weights.memory import check_memory, estimate_bytes
 from fastvideo_core.runtime.weights.module import LoadReport, load_module
 from fastvideo_core.runtime.weights.version import weights_version
 
-__all__ = ["LoadedWeights", "load_instance", "load_weights", "resolve_device", "resolve_precision"]
+__all__ = ["LoadedWeights", "load_instance", "load_weights", "local_folder", "resolve_device", "resolve_precision"]
 
 _ModuleT = TypeVar("_ModuleT", bound=torch.nn.Module)
 
@@ -105,6 +106,13 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
         keep_float32=lambda name: any(pattern in name for pattern in patterns),
     )
     return LoadedWeights(module.requires_grad_(False), report, weights_version(files))
+
+
+def local_folder(card: ModelCard) -> Path:
+    """Return the folder of a card's checkpoint, which is on this machine once the card has been loaded."""
+    source = card.checkpoint.source
+    folders = tuple(files.folder for files in card.checkpoint.components.values())
+    return locate(source.kind, source.location, revision=source.revision, components=folders).folder
 
 
 def weight_files(source: ComponentSource) -> WeightFiles:
