@@ -5,7 +5,7 @@
     ratio_shapes_exact   the same on wan-shapes, in the mode whose result has the reference's bits
     ratio_100m_exact     the same for the large one
 
-Both sides are given the same prompt, seed, size, steps and guidance, and end with frames in memory. Loading is not timed.
+Both sides are given the same prompt, seed, size, steps and guidance, and end with frames in memory; loading is not timed.
 Before anything is timed, the exact mode must give the reference's latents to the bit and the default mode must keep
 1e-5; otherwise the benchmark fails.
 """
@@ -96,7 +96,7 @@ class Sides:
         default = torch.from_numpy(self.ours(outputs=("latents",)).latents.latents).unsqueeze(0)
         distance = compare_tensors(default, expected)
         if not torch.equal(exact, expected) or not distance.is_within(1e-5):
-            raise SystemExit(f"{self.scenario.name}: results differ: exact {compare_tensors(exact, expected)}, {distance}")
+            raise SystemExit(f"{self.scenario.name} differs: exact {compare_tensors(exact, expected)}, default {distance}")
         return {f"error_{self.scenario.name}": distance.max_relative}
 
     def measure(self, num_rounds: int) -> dict[str, float]:
