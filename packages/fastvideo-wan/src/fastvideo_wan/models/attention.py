@@ -5,13 +5,16 @@ Shapes: B batch rows; S video tokens; L text tokens; M image tokens; D stream wi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import LayerContext
-from fastvideo_wan.models.fused import inverse_rms, normalize_and_rotate
+from fastvideo_wan.models.fused import inverse_norm, normalize_and_rotate
 from fastvideo_wan.models.rope import RotaryTables
 
 
@@ -51,11 +54,54 @@ class SelfAttention(Attention):
         return self.project_out(attend(query, key, value))
 
     def forward_fast(self, hidden_BSD: Tensor, turns_S1P: Tensor) -> Tensor:
-        """Return the attention's output, shape (B, S, D); `turns_S1P` are the rotations as complex numbers."""
-        query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
-        key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
-        value = self.split_heads(self.to_v(hidden_BSD))
+        """Return the attention's output, shape (B, S, D).
+
+        Args:
+            hidden_BSD: The attention's input.
+            turns_S1P: The rotations as complex numbers times the square root of D.
+        """
+        joined = None if torch.is_grad_enabled() else self._joined_projection()
+        if joined is None:
+            query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
+            key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
+            value = self.split_heads(self.to_v(hidden_BSD))
+        else:
+            tokens_BS3D = F.linear(hidden_BSD, joined[0], joined[1]).unflatten(-1, (3, -1))
+            turns_S11P = turns_S1P.unsqueeze(1)
+            heads_BS2NK = normalize_and_rotate(tokens_BS3D[:, :, :2], joined[2], self.eps, turns_S11P)
+            query, key = heads_BS2NK.unbind(2)
+            value = self.split_heads(tokens_BS3D[:, :, 2])
         return self.project_out(attend(query, key, value))
+
+    def join_projections(self) -> None:
+        """Lay the query, key and value projections next to each other in memory, so that one product serves them.
+
+        The parameters stay the same ones and may still be loaded into and trained; moving the module or giving it new
+        tensors undoes it.
+        """
+        for parameters in self._joinable():
+            joined = torch.cat([parameter.detach() for parameter in parameters])
+            for parameter, part in zip(parameters, joined.chunk(len(parameters)), strict=True):
+                parameter.data = part
+
+    def _joinable(self) -> tuple[tuple[Tensor, ...], ...]:
+        linears, norms = (self.to_q, self.to_k, self.to_v), (self.norm_q, self.norm_k)
+        return (
+            tuple(linear.weight for linear in linears),
+            tuple(linear.bias for linear in linears),
+            tuple(norm.weight for norm in norms),
+        )
+
+    def _joined_projection(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return weight (3 D, D) and bias (3 D) of the three projections and the norms' weights (2, D), as views.
+
+        Returns:
+            None if the parameters do not lie next to each other.
+        """
+        weights, biases, norms = (view_joined(parameters) for parameters in self._joinable())
+        if weights is None or biases is None or norms is None:
+            return None
+        return weights, biases, norms.view(2, -1)
 
 
 class CrossAttention(Attention):
@@ -96,9 +142,12 @@ class CrossAttention(Attention):
         return LayerContext(key, value, bias_BL, output, image_key, image_value)
 
     def _prescale(self, key_BLNK: Tensor) -> Tensor:
-        """Take the weight of the query's norm and the logits' scale into the keys, as short contexts hold them."""
+        """Take constant factors of the query into the keys, as short contexts hold them.
+
+        These are the weight of the query's norm, that norm's square root of D, and the logits' scale `1 / sqrt(K)`.
+        """
         weight_NK = self.norm_q.weight.view(self.num_heads, -1)
-        return key_BLNK * (weight_NK * weight_NK.shape[1] ** -0.5)
+        return key_BLNK * (weight_NK * math.sqrt(self.num_heads))
 
     def _project_values(self, value_BLNK: Tensor) -> Tensor:
         """Return what each token adds to the stream for each head, shape (B, N, L, D).
@@ -127,7 +176,7 @@ class CrossAttention(Attention):
             context: A short context.
         """
         query_BSD = self.to_q(hidden_BSD)
-        scale_BS1 = inverse_rms(query_BSD, self.eps)
+        scale_BS1 = inverse_norm(query_BSD, self.eps)
         if context.output_BNLD is not None:
             weights_BSR = self._weights(query_BSD, scale_BS1, context)
             add = torch.baddbmm if torch.is_grad_enabled() else Tensor.baddbmm_
@@ -180,3 +229,20 @@ def rotate(heads_BSNK: Tensor, rotary: RotaryTables) -> Tensor:
     cos, sin = rotary.cos_S1P, rotary.sin_S1P
     rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
     return rotated.flatten(-2).to(heads_BSNK.dtype)
+
+
+def view_joined(parameters: Sequence[Tensor]) -> Tensor | None:
+    """Return contiguous parameters of one shape that lie next to each other as one tensor, along their first axis.
+
+    Returns:
+        None if they do not lie so.
+    """
+    first, place = parameters[0], parameters[0].data_ptr()
+    storage = first.untyped_storage().data_ptr()
+    for parameter in parameters:
+        is_next = parameter.data_ptr() == place and parameter.untyped_storage().data_ptr() == storage
+        if not is_next or not parameter.is_contiguous():
+            return None
+        place += parameter.nbytes
+    rows = first.shape[0] * len(parameters)
+    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())

@@ -41,9 +41,11 @@ class BlockInputs:
 
     Attributes:
         context: The prompts' keys and values, all layers.
-        modulation_G6D: From the timesteps: a row for the whole batch, or for each row, frame or token of it.
+        modulation_G6D: From the timesteps: a row for the whole batch, or for each row, frame or token of it. The fast
+            form's scales are one higher.
         rotary: Positions of the tokens.
-        turns_S1P: The same positions as complex numbers; None keeps the reference's order of operations.
+        turns_S1P: The same positions as complex numbers times the square root of D, for the fast form; None for the
+            reference's order of operations.
         expansion: How latents' rows fan out to the context's rows; None if they go one to one.
     """
 
@@ -84,7 +86,8 @@ class WanBlock(nn.Module):
         return self._forward_fast(hidden_BSD, inputs, inputs.turns_S1P)
 
     def _forward_exact(self, hidden_BSD: Tensor, inputs: BlockInputs) -> Tensor:
-        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = self._vectors(inputs.modulation_G6D)
+        vectors = (self.scale_shift_table + inputs.modulation_G6D.float()).chunk(6, dim=1)
+        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = vectors
         shape, dtype = hidden_BSD.shape, hidden_BSD.dtype
         grouped = (shift.shape[0], -1, shape[-1])
 
@@ -104,8 +107,7 @@ class WanBlock(nn.Module):
         expanded = inputs.modulation_G6D if inputs.expansion is None else inputs.expansion.modulation_G6D
         vectors = self._vectors(inputs.modulation_G6D if is_expanding else expanded)
         shift, scale, gate = vectors[:3]
-
-        normed = modulated_norm(hidden_BSD, 1 + scale, shift, self.norm1.eps)
+        normed = modulated_norm(hidden_BSD, scale, shift, self.norm1.eps)
         hidden_BSD = gated_sum(hidden_BSD, self.attn1.forward_fast(normed, turns_S1P), gate, may_overwrite=False)
         if is_expanding and inputs.expansion is not None:
             hidden_BSD = hidden_BSD.index_select(0, inputs.expansion.row_R)
@@ -113,9 +115,10 @@ class WanBlock(nn.Module):
 
         shift, scale, gate = vectors[3:]
         hidden_BSD = self.attn2.add_fast(hidden_BSD, self.norm2(hidden_BSD), inputs.context.layer(self.index))
-        normed = modulated_norm(hidden_BSD, 1 + scale, shift, self.norm3.eps)
+        normed = modulated_norm(hidden_BSD, scale, shift, self.norm3.eps)
         return gated_sum(hidden_BSD, self.ffn.forward_fast(normed), gate, may_overwrite=True)
 
     def _vectors(self, modulation_G6D: Tensor) -> tuple[Tensor, ...]:
-        """Return the six modulation vectors, float32, each of shape (G, 1, D)."""
-        return (self.scale_shift_table + modulation_G6D.float()).chunk(6, dim=1)
+        """Return the six modulation vectors, float32, each of shape (D,), or (G, 1, D) for more than one group."""
+        vectors_G6D = self.scale_shift_table + modulation_G6D.float()
+        return vectors_G6D[0].unbind(0) if len(vectors_G6D) == 1 else vectors_G6D.chunk(6, dim=1)

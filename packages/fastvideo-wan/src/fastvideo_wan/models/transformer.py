@@ -6,9 +6,11 @@ tokens; E encoder width; D stream width; Z layers; N heads; K head width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
@@ -22,6 +24,9 @@ from fastvideo_wan.models.rope import RotaryTables, rotary_tables
 BlocksRunner = Callable[[Iterable[nn.Module], Tensor, BlockInputs], Tensor]
 """Takes the blocks, the stream and what every block reads; calls `block(stream, inputs)` as it sees fit; returns the
 stream after the last block. The seam for caching blocks, recording their outputs, and gradient checkpoints."""
+
+SCALE_PLACES = (0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+"""Ones where a block's six modulation vectors hold scales, which count from one."""
 
 
 def run_blocks(blocks: Iterable[nn.Module], hidden_BSD: Tensor, inputs: BlockInputs) -> Tensor:
@@ -52,6 +57,15 @@ class WanTransformer(nn.Module):
         self.norm_out = Float32LayerNorm(dim, config.eps, elementwise_affine=False)
         self.proj_out = nn.Linear(dim, config.out_channels * config.patch_volume)
         self.scale_shift_table = nn.Parameter(torch.randn(1, 2, dim) / dim**0.5)
+
+    def join_projections(self) -> None:
+        """Lay each self-attention's projections next to each other in memory, which makes small models faster.
+
+        The parameters keep their names and values; call it after loading, and again after moving the module.
+        """
+        for block in self.blocks:
+            if isinstance(block, WanBlock):
+                block.attn1.join_projections()
 
     def prepare_context(self, text_BLE: Tensor, image_BME: Tensor | None = None, *, exact: bool = False) -> TextContext:
         """Compute the cross-attention keys and values of prompts, for all steps of their requests.
@@ -120,7 +134,7 @@ class WanTransformer(nn.Module):
         rows = list(range(latents_BCTHW.shape[0])) if latents_rows is None else list(latents_rows)
         _check_call(latents_BCTHW, timesteps, context, grid, rows, exact=exact)
         rotary = rotary or self.rotary(latents_BCTHW, first_frame=first_frame)
-        hidden_BSD = self.patch_embedding(latents_BCTHW).flatten(2).transpose(1, 2).contiguous()
+        hidden_BSD = self._patchify(latents_BCTHW, grid, exact=exact)
         embedding_GD, inputs = self._block_inputs(timesteps, context, rotary, grid, rows, exact=exact)
         hidden_BSD = blocks_runner(self.blocks, hidden_BSD, inputs)
         return self._unpatchify(self._project_out(hidden_BSD, embedding_GD, exact=exact), grid)
@@ -170,7 +184,9 @@ class WanTransformer(nn.Module):
         embedding_GD, modulation_G6D = embedding.flatten(0, -2), modulation.flatten(0, -3)
         if exact:
             return embedding_GD, BlockInputs(context, modulation_G6D, rotary)
-        turns_S1P = torch.complex(rotary.cos_S1P, rotary.sin_S1P)
+        modulation = modulation + torch.tensor(SCALE_PLACES, device=modulation.device).unsqueeze(-1)
+        modulation_G6D = modulation.flatten(0, -3)
+        turns_S1P = torch.complex(rotary.cos_S1P, rotary.sin_S1P) * math.sqrt(self.config.inner_dim)
         if len(rows) == timesteps.shape[0]:
             return embedding_GD, BlockInputs(context, modulation_G6D, rotary, turns_S1P)
         row_R = torch.tensor(rows, device=modulation.device)
@@ -211,9 +227,21 @@ class WanTransformer(nn.Module):
             normed = self.norm_out(hidden_BSD.float()).view(shift.shape[0], -1, hidden_BSD.shape[-1])
             normed = (normed * (1 + scale) + shift).view_as(hidden_BSD).to(hidden_BSD.dtype)
         else:
-            normed = modulated_norm(hidden_BSD, 1 + scale, shift, self.norm_out.eps)
+            scale, shift = (1 + scale, shift) if len(scale) > 1 else (1 + scale[0, 0], shift[0, 0])
+            normed = modulated_norm(hidden_BSD, scale, shift, self.norm_out.eps)
         projected: Tensor = self.proj_out(normed)
         return projected
+
+    def _patchify(self, latents_BCTHW: Tensor, grid: tuple[int, int, int], *, exact: bool) -> Tensor:
+        """Return the embedded patches, shape (B, S, D)."""
+        embedding = self.patch_embedding
+        if exact:
+            return embedding(latents_BCTHW).flatten(2).transpose(1, 2).contiguous()
+        # One matrix product over whole patches: the same sums as the convolution, and no transposed copy.
+        patch = self.config.patch_size
+        split = latents_BCTHW.unflatten(4, (grid[2], patch[2])).unflatten(3, (grid[1], patch[1]))
+        split = split.unflatten(2, (grid[0], patch[0])).permute(0, 2, 4, 6, 1, 3, 5, 7)
+        return F.linear(split.flatten(4).flatten(1, 3), embedding.weight.flatten(1), embedding.bias)
 
     def _unpatchify(self, patches_BSV: Tensor, grid: tuple[int, int, int]) -> Tensor:
         """Put patch values back in their places, shape (B, C, T, H, W)."""
