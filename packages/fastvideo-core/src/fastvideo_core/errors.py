@@ -30,6 +30,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
+MAX_VALUE_LENGTH = 300
+"""Most characters of a value that a message repeats."""
+
+
 class FastVideoError(Exception):
     """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
 
@@ -62,7 +66,7 @@ class InputError(FastVideoError):
         self.value = value
         self.allowed = allowed
         self.nearest = nearest
-        parts = [f"{field}={value!r}: {message}" if field is not None else message]
+        parts = [f"{field}={_shown(value)}: {message}" if field is not None else message]
         if allowed is not None:
             parts.append(f"allowed: {allowed}")
         if nearest is not None:
@@ -160,6 +164,12 @@ class PluginError(FastVideoError):
 
 class ParityError(FastVideoError):
     """A parity check failed or could not run."""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as the caller would write it, on one line, cut where it is long (a text, an array)."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}… ({len(text)} characters)"
 
 
 def describe_failure(error: BaseException) -> str:

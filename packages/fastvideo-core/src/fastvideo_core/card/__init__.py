@@ -12,6 +12,7 @@ from fastvideo_core.card.parameters import ParameterSpec
 from fastvideo_core.card.parity import ParityLevel, ParitySpec, ParityTestSpec
 from fastvideo_core.card.precision import PrecisionContract, PrecisionPolicy
 from fastvideo_core.card.recipe import DataRef, RecipeSpec
+from fastvideo_core.card.refs import foreign_refs, object_refs
 
 __all__ = [
     "CacheContract",
@@ -41,5 +42,7 @@ __all__ = [
     "PrecisionPolicy",
     "RecipeSpec",
     "TaskSpec",
+    "foreign_refs",
+    "object_refs",
     "resolve_ref",
 ]

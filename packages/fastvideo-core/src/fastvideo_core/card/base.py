@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from fastvideo_core.errors import CardError, FastVideoError, describe_failure
+
 __all__ = ["Contract", "Identifier", "JsonScalar", "ObjectRef", "resolve_ref"]
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=128)]
@@ -19,17 +21,21 @@ JsonScalar = bool | int | float | str | None
 
 
 class Contract(BaseModel):
-    """Base of every contract: immutable, and an unknown field is an error."""
+    """Base of every contract: immutable; an unknown field is an error, and so is a number that JSON cannot hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 def resolve_ref(ref: str) -> Any:
     """Import the object that an `ObjectRef` names.
 
     Raises:
-        ImportError: The module cannot be imported.
-        AttributeError: The module has no such name.
+        CardError: There is no such module or no such name in it, or the module fails when it is imported.
     """
     module_name, _, attribute = ref.partition(":")
-    return getattr(import_module(module_name), attribute)
+    try:
+        return getattr(import_module(module_name), attribute)
+    except FastVideoError:
+        raise
+    except Exception as error:
+        raise CardError(f"the card names {ref!r}, which cannot be imported: {describe_failure(error)}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ class ParameterSpec(Contract):
     """
 
     type: ParameterType
-    default: JsonScalar | list[float] = None
+    default: JsonScalar | list[int | float] = None
     minimum: int | float | None = None
     maximum: int | float | None = None
     multiple_of: int | None = Field(default=None, ge=1)
@@ -44,15 +45,29 @@ class ParameterSpec(Contract):
     description: str = ""
 
     @model_validator(mode="after")
-    def _default_is_valid(self) -> ParameterSpec:
+    def _limits_fit_the_type(self) -> ParameterSpec:
+        is_numeric = self.type not in ("string", "boolean")
+        if (self.minimum is not None or self.maximum is not None) and not is_numeric:
+            raise ValueError(f"minimum and maximum are for numbers, not for {self.type}")
         if self.multiple_of is not None and self.type != "integer":
-            raise ValueError("multiple_of is for integers")
+            raise ValueError(f"multiple_of is for integer, not for {self.type}")
+        if self.choices is not None and self.type != "string":
+            raise ValueError(f"choices are for string, not for {self.type}")
+        if self.minimum is not None and self.maximum is not None and not self._has_value_between(*self._range()):
+            raise ValueError(f"no value is {self.allowed_text()}")
+        return self
+
+    @model_validator(mode="after")
+    def _default_is_valid(self) -> ParameterSpec:
         if self.default is not None or not self.is_nullable:
-            self.validate_value("default", self.default)
+            try:
+                self.validate_value("default", self.default)
+            except ParameterError as error:
+                raise ValueError(str(error)) from error
         return self
 
     def validate_value(self, name: str, value: Any) -> Any:
-        """Return a valid value unchanged (integers given as 2.0 become 2).
+        """Return a valid value in the type of the parameter: an integer given as 2.0 as 2, a number given as 2 as 2.0.
 
         Args:
             name: Parameter name, for the error.
@@ -113,7 +128,8 @@ class ParameterSpec(Contract):
 
     def _validate_number(self, name: str, value: Any, *, is_integer: bool) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
+        # An integer is finite, and may be too large for `isfinite`.
+        if not is_number or (isinstance(value, float) and not math.isfinite(value)):
             raise ParameterError("not a finite number", field=name, value=value, allowed=self.allowed_text())
         nearest = self._nearest(value, is_integer=is_integer)
         if nearest != value:
@@ -123,17 +139,26 @@ class ParameterSpec(Contract):
         return nearest
 
     def _nearest(self, value: float, *, is_integer: bool) -> float:
-        low = -math.inf if self.minimum is None else self.minimum
-        high = math.inf if self.maximum is None else self.maximum
+        low, high = self._range()
         clipped = min(max(value, low), high)
         if not is_integer:
-            return float(clipped)
+            return float(min(max(clipped, -sys.float_info.max), sys.float_info.max))
         step = self.multiple_of or 1
         # In whole numbers: a float cannot tell large seeds apart.
         k = (math.floor(clipped) - self.offset) // step
         candidates = [self.offset + (k + d) * step for d in (0, -1, 1)]
-        inside = [c for c in candidates if low <= c <= high]
-        return min(inside, key=lambda c: abs(c - clipped)) if inside else int(clipped)
+        return min((c for c in candidates if low <= c <= high), key=lambda c: abs(c - clipped))
+
+    def _range(self) -> tuple[float, float]:
+        low = -math.inf if self.minimum is None else self.minimum
+        high = math.inf if self.maximum is None else self.maximum
+        return low, high
+
+    def _has_value_between(self, low: float, high: float) -> bool:
+        if self.type not in ("integer", "integers"):
+            return low <= high
+        step = self.multiple_of or 1
+        return self.offset + -((self.offset - math.ceil(low)) // step) * step <= high
 
 
 def _short(limit: float) -> str:

@@ -8,33 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
-from fastvideo_core.card import Contract, LoopSpec, ModelCard, TaskSpec, resolve_ref
+from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, object_refs, resolve_ref
 from fastvideo_core.errors import FastVideoError, describe_failure
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.program.base import ArtifactNode, InlineProgram
 from fastvideo_core.request.parameters import resolve_parameters
 
 __all__ = ["card_problems", "checkpoint_problems"]
-
-_REF_FIELDS = {
-    "behavior_schema",
-    "can_batch",
-    "check",
-    "config_schema",
-    "factory",
-    "io_schema",
-    "key_map",
-    "loop",
-    "program",
-    "result_schema",
-    "state_schema",
-    "step",
-    "step_cost_model",
-    "step_schema",
-}
-"""Fields of contracts that hold an `ObjectRef`; in `ModelLoopNode` and others the same names hold other things."""
 
 
 def card_problems(card: ModelCard) -> Iterator[str]:
@@ -60,32 +41,14 @@ def checkpoint_problems(card: ModelCard) -> Iterator[str]:
 def _broken_refs(card: ModelCard) -> Iterator[tuple[str, str]]:
     """Yield each reference that leads nowhere, with the place and the reason."""
     seen = set()
-    for place, ref in _refs(card, "card"):
+    for place, ref in object_refs(card):
         if ref in seen:
             continue
         seen.add(ref)
         try:
             resolve_ref(ref)
-        except Exception as error:  # noqa: BLE001 - a foreign module may raise anything when it is imported
-            yield ref, f"{place} names {ref!r}: {describe_failure(error)}"
-
-
-def _refs(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yield place and text of every object reference in a contract."""
-    if isinstance(value, Contract):
-        for name in type(value).model_fields:
-            part = getattr(value, name)
-            if name in _REF_FIELDS:
-                parts = part if isinstance(part, tuple) else (part,)
-                yield from ((f"{place}.{name}", ref) for ref in parts if ref is not None)
-            else:
-                yield from _refs(part, f"{place}.{name}")
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _refs(part, f"{place}.{key}")
-    elif isinstance(value, tuple):
-        for index, part in enumerate(value):
-            yield from _refs(part, f"{place}.{index}")
+        except FastVideoError as error:
+            yield ref, f"{place} names {ref!r}: {describe_failure(error.__cause__ or error)}"
 
 
 def _loop_problems(loop: LoopSpec, broken: dict[str, str]) -> Iterator[str]:
