@@ -27,7 +27,7 @@ class Ran:
     @property
     def error(self) -> str:
         """The one line that stderr holds, besides what is said while the model loads."""
-        lines = [line for line in self.err.splitlines() if not line.startswith("loading ")]
+        lines = [line for line in self.err.splitlines() if not line.startswith(("loading ", "loaded "))]
         assert len(lines) == 1, self.err
         return lines[0]
 

@@ -88,10 +88,39 @@ def test_a_log_gets_a_line_now_and_then(capfd, monkeypatch):
     ]
 
 
+def test_a_download_tells_how_far_it_is(capfd, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: clock[0])
+    with Shell() as shell, open_display(shell, is_quiet=False) as display:
+        display.phase("loading tiny")
+        for second in range(1, 13):
+            clock[0] += 1.0
+            display.transfer(10**9 + second * 10**8, 5 * 10**9)
+    # The rate is that since the first line, which knows none.
+    assert capfd.readouterr().err.splitlines() == [
+        "loading tiny",
+        "downloading, 1.5 GB of 5 GB, ? left",
+        "downloading, 2 GB of 5 GB, 30 s left",
+    ]
+
+
+def test_a_download_moves_the_bar(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Shell() as shell, open_display(shell, is_quiet=False) as display:
+        display.phase("loading tiny")
+        display.transfer(10**9, 4 * 10**9)
+        shell.tell("drawn")
+    assert "downloading, 1 GB of 4 GB" in terminal.getvalue()
+    assert "25%" in terminal.getvalue()
+
+
 def test_quiet_is_quiet(capfd, monkeypatch):
     monkeypatch.setattr(progress_module, "LOG_INTERVAL_S", 0.0)
     with Shell() as shell, open_display(shell, is_quiet=True) as display:
         display.phase("loading tiny")
+        display.transfer(1, 2)
         display.begin(Tally(1))
         display.refresh()
     assert capfd.readouterr() == ("", "")

@@ -66,11 +66,41 @@ class Tally:
         return self.now if self.num_requests == 1 else f"{self.num_ended} of {self.num_requests} done, {self.now}"
 
 
+@dataclass(slots=True)
+class _Transfer:
+    """A download in words; the time left follows from what has come since the first report."""
+
+    first_bytes: int | None = None
+    began_at: float = 0.0
+
+    def amounts(self, done_bytes: int, total_bytes: int) -> str:
+        """Return how much has come, of how much."""
+        from fastvideo_core.runtime.weights.text import format_bytes
+
+        return f"downloading, {format_bytes(done_bytes)} of {format_bytes(total_bytes)}"
+
+    def left(self, done_bytes: int, total_bytes: int, now_s: float) -> str:
+        """Return the time left."""
+        if self.first_bytes is None:
+            self.first_bytes, self.began_at = done_bytes, now_s
+        come = done_bytes - self.first_bytes
+        seconds = (now_s - self.began_at) * (total_bytes - done_bytes) / come if come > 0 else None
+        return f"{format_seconds(seconds)} left"
+
+    def text(self, done_bytes: int, total_bytes: int, now_s: float) -> str:
+        """Return all of it."""
+        return f"{self.amounts(done_bytes, total_bytes)}, {self.left(done_bytes, total_bytes, now_s)}"
+
+
 class Display(Protocol):
     """Shows progress. Events come from the engine's thread, so nothing here may block."""
 
     def phase(self, text: str) -> None:
         """Show what is done before the first step, for instance loading."""
+        ...
+
+    def transfer(self, done_bytes: int, total_bytes: int) -> None:
+        """Show how far a download is; comes from any thread."""
         ...
 
     def begin(self, tally: Tally) -> None:
@@ -84,6 +114,9 @@ class Display(Protocol):
 
 class _Silent:
     def phase(self, text: str) -> None:
+        """Show nothing."""
+
+    def transfer(self, done_bytes: int, total_bytes: int) -> None:
         """Show nothing."""
 
     def begin(self, tally: Tally) -> None:
@@ -100,10 +133,18 @@ class _Log:
         self._tell = tell
         self._told_at = 0.0
         self._tally = Tally(0)
+        self._transfer = _Transfer()
 
     def phase(self, text: str) -> None:
         """Tell of a phase at once."""
         self._tell(text)
+        self._transfer = _Transfer()
+        self._told_at = time.monotonic()
+
+    def transfer(self, done_bytes: int, total_bytes: int) -> None:
+        """Tell, if it is time."""
+        if self._is_due():
+            self._tell(self._transfer.text(done_bytes, total_bytes, time.monotonic()))
 
     def begin(self, tally: Tally) -> None:
         """Remember what to tell; the interval begins here, not with the loading."""
@@ -112,11 +153,15 @@ class _Log:
 
     def refresh(self) -> None:
         """Tell, if it is time."""
-        now_s = time.monotonic()
-        if now_s - self._told_at >= LOG_INTERVAL_S:
-            self._told_at = now_s
-            left = format_seconds(self._tally.remaining_s(now_s))
+        if self._is_due():
+            left = format_seconds(self._tally.remaining_s(time.monotonic()))
             self._tell(f"{self._tally.text()}, {self._tally.fraction:.0%}, {left} left")
+
+    def _is_due(self) -> bool:
+        now_s = time.monotonic()
+        is_due = now_s - self._told_at >= LOG_INTERVAL_S
+        self._told_at = now_s if is_due else self._told_at
+        return is_due
 
 
 class _Bar:
@@ -126,20 +171,33 @@ class _Bar:
         self._progress = progress
         self._task: TaskID = progress.add_task("", total=None, left="")
         self._tally = Tally(0)
+        self._transfer = _Transfer()
 
     def phase(self, text: str) -> None:
         """Show a pulse."""
-        self._progress.update(self._task, description=text)
+        self._transfer = _Transfer()
+        self._progress.update(self._task, description=text, total=None, left="")
+
+    def transfer(self, done_bytes: int, total_bytes: int) -> None:
+        """Move the bar by bytes."""
+        now_s = time.monotonic()
+        self._progress.update(
+            self._task,
+            description=self._transfer.amounts(done_bytes, total_bytes),
+            completed=done_bytes / max(total_bytes, 1),
+            total=1.0,
+            left=self._transfer.left(done_bytes, total_bytes, now_s),
+        )
 
     def begin(self, tally: Tally) -> None:
         """Begin the bar."""
         self._tally = tally
-        self._progress.update(self._task, description=tally.text(), total=1.0)
+        self._progress.update(self._task, description=tally.text(), completed=0.0, total=1.0)
 
     def refresh(self) -> None:
         """Move the bar."""
         tally = self._tally
-        left = format_seconds(tally.remaining_s(time.monotonic()))
+        left = f"{format_seconds(tally.remaining_s(time.monotonic()))} left"
         self._progress.update(self._task, description=tally.text(), completed=tally.fraction, left=left)
 
 
@@ -164,7 +222,7 @@ def _open_bar() -> Iterator[RichProgress]:
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[left]} left"),
+        TextColumn("{task.fields[left]}"),
     )
     # Redirected, results would go where the bar is drawn: to stderr.
     with Progress(

@@ -92,14 +92,18 @@ def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display) 
     card = jobs[0].prepared.card
     display.phase(f"loading {card.model_id}")
     from fastvideo_core.runtime.engine import Engine
+    from fastvideo_core.runtime.loading import load_instance
+    from fastvideo_core.runtime.weights.text import format_bytes
 
-    return Engine.open(
+    instance = load_instance(
         card,
         device=options.device,
         precision=options.precision,
         tasks=tuple(dict.fromkeys(job.prepared.request.task for job in jobs)),
-        max_running=options.max_running,
+        on_progress=display.transfer,
     )
+    display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
+    return Engine(instance, max_running=options.max_running)
 
 
 @contextmanager
