@@ -93,3 +93,14 @@ def test_foreign_parameter_records_are_refused(change):
 def test_foreign_json_is_a_state_error(text, message):
     with pytest.raises(StateError, match=message):
         Provenance.from_json(text)
+
+
+def test_the_versions_are_looked_up_once_and_handed_out_as_copies(monkeypatch):
+    from fastvideo_core.request import provenance
+
+    first = provenance.software_versions()
+    monkeypatch.setattr(provenance.importlib_metadata, "distributions", None)
+    second = provenance.software_versions()
+    assert second == first
+    second.clear()
+    assert provenance.software_versions() == first

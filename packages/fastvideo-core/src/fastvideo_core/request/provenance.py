@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Literal
 
 import importlib_metadata
@@ -25,6 +26,12 @@ def software_versions() -> dict[str, str]:
 
     Reads package metadata only; imports none of them.
     """
+    return dict(_software_versions())
+
+
+@cache
+def _software_versions() -> dict[str, str]:
+    # Looking through everything that is installed takes a twentieth of a second, and every artifact needs it.
     versions = {"python": platform.python_version()}
     names = {str(found.name) for found in importlib_metadata.distributions() if _is_ours(found)}
     for name in (*sorted(names), *_LIBRARIES):
