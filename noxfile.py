@@ -165,7 +165,7 @@ def check_wheels(session: nox.Session, wheels: list[Path]) -> None:
 
 def check_install(session: nox.Session, wheels: list[Path]) -> None:
     """Install the wheels into a new environment and use them from outside the repository."""
-    place = Path(session.create_tmp())
+    place = Path(session.create_tmp()).resolve()
     venv = place / "clean"
     session.run(sys.executable, "-m", "venv", "--clear", str(venv), external=True)
     python = str(interpreter(venv))
