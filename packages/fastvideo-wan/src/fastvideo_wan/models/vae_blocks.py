@@ -38,9 +38,18 @@ class CausalConv3d(nn.Conv3d):
     def __init__(self, in_dim: int, out_dim: int, kernel_size: tuple[int, int, int], time_stride: int = 1) -> None:
         super().__init__(in_dim, out_dim, kernel_size, stride=(time_stride, 1, 1))
 
-    def forward(self, x_BCTHW: Tensor, tape: Tape) -> Tensor:
-        """Convolve a chunk that has its past in front of it: (B, out_dim, T', H, W)."""
-        return tape.ops.conv3d(x_BCTHW, self.weight, self.bias, self.stride[0])
+    def forward(self, x_BCTHW: Tensor, tape: Tape, *, starts_clip: bool = False) -> Tensor:
+        """Convolve a chunk that has its past in front of it.
+
+        Args:
+            x_BCTHW: The past and the chunk.
+            tape: Gives the arithmetic.
+            starts_clip: Whether the past is zeros.
+
+        Returns:
+            (B, out_dim, T', H, W).
+        """
+        return tape.ops.conv3d(x_BCTHW, *_parameters(self), self.stride[0], starts_clip)
 
     def causal(self, x_BCTHW: Tensor, tape: Tape, norm: RMSNorm | None = None, dropout: float = 0.0) -> Tensor:
         """Put the past in front of a chunk, remember its end, and convolve: as many frames out as in.
@@ -51,12 +60,14 @@ class CausalConv3d(nn.Conv3d):
             norm: Norm and SiLU to apply to the chunk first.
             dropout: Probability of dropping an activation.
         """
+        past = tape.past()
         if norm is None:
-            joined = tape.ops.after(tape.past(), x_BCTHW, HISTORY_FRAMES)
+            joined = tape.ops.after(past, x_BCTHW, HISTORY_FRAMES)
         else:
-            joined = tape.ops.norm_silu_after(tape.past(), x_BCTHW, norm.gamma, HISTORY_FRAMES)
+            joined = tape.ops.norm_silu_after(past, x_BCTHW, norm.gamma, HISTORY_FRAMES)
         tape.remember(joined, HISTORY_FRAMES)
-        return self(F.dropout(joined, dropout) if dropout else joined, tape)  # type: ignore[no-any-return]
+        hidden = F.dropout(joined, dropout) if dropout else joined
+        return self(hidden, tape, starts_clip=past is None)  # type: ignore[no-any-return]
 
 
 class ResidualBlock(nn.Module):
@@ -169,4 +180,5 @@ class Upsample(nn.Module):
 
 
 def _parameters(conv: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the weight and the bias of a convolution."""
     return conv.weight, conv.bias  # type: ignore[return-value]

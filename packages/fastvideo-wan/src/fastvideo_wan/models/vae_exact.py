@@ -32,7 +32,7 @@ def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, n
     return after(past_BCKHW, F.silu(norm(x_BCTHW, gamma)), num_frames)
 
 
-def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor | None, time_stride: int = 1) -> Tensor:
+def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, _starts_clip: bool) -> Tensor:
     """Convolve; rows and columns are padded to keep their size, time is not padded."""
     rows, columns = weight.shape[3] // 2, weight.shape[4] // 2
     padded = F.pad(x_BCTHW, (columns, columns, rows, rows, 0, 0))

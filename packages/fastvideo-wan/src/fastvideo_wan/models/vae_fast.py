@@ -18,6 +18,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fastvideo_wan.models import vae_exact
+from fastvideo_wan.models import vae_kernels as kernels
+from fastvideo_wan.models.vae_kernels import channels_last, channels_second
+from fastvideo_wan.models.vae_time_filter import conv_three_frames, pays_to_filter
 
 SMALLEST_NORM = 1e-12
 """Shorter channel vectors are divided by this instead of by their length, as in the reference."""
@@ -30,9 +33,9 @@ def norm(x: Tensor, gamma: Tensor) -> Tensor:
 
 def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
     """See `vae_exact.after`; the result lies channels last."""
-    x_last = _channels_last(x_BCTHW)
-    past = _zero_frames(x_last, num_frames) if past_BCKHW is None else _channels_last(past_BCKHW)
-    return _channels_second(torch.cat([past, x_last], dim=1))
+    x_last = channels_last(x_BCTHW)
+    past = _zero_frames(x_last, num_frames) if past_BCKHW is None else channels_last(past_BCKHW)
+    return channels_second(torch.cat([past, x_last], dim=1))
 
 
 def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
@@ -40,37 +43,35 @@ def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, n
     if torch.is_grad_enabled():
         past = past_BCKHW
         if past is None:
-            past = _channels_second(_zero_frames(_channels_last(x_BCTHW), num_frames))
+            past = channels_second(_zero_frames(channels_last(x_BCTHW), num_frames))
         return _NormSiluAfter.apply(past, x_BCTHW, gamma)  # type: ignore[no-any-return]
     return _norm_silu_after(past_BCKHW, x_BCTHW, gamma, num_frames)
 
 
-def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor | None, time_stride: int = 1) -> Tensor:
-    """See `vae_exact.conv3d`; the padding is the kernel's own.
-
-    torch's own choice for a small batch of one is a kernel several times slower, hence the call by name.
-    """
-    padding = (0, weight.shape[3] // 2, weight.shape[4] // 2)
-    stride = (time_stride, 1, 1)
-    if _suits_onednn(x_BCTHW):
-        return torch.mkldnn_convolution(x_BCTHW, weight, bias, padding, stride, (1, 1, 1), 1)  # type: ignore[attr-defined,no-any-return]
-    return F.conv3d(x_BCTHW, weight, bias, stride, padding)
+def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, starts_clip: bool) -> Tensor:
+    """See `vae_exact.conv3d`; behind zeros a lone frame meets the last tap only, larger chunks are filtered in time."""
+    num_past = weight.shape[2] - 1
+    if starts_clip and x_BCTHW.shape[2] == num_past + 1:
+        return kernels.conv3d(x_BCTHW[:, :, num_past:], weight[:, :, num_past:], bias)
+    if time_stride == 1 and pays_to_filter(x_BCTHW, weight):
+        return conv_three_frames(x_BCTHW, weight, bias, starts_clip=starts_clip)
+    return kernels.conv3d(x_BCTHW, weight, bias, time_stride)
 
 
 def attend(x_BCTHW: Tensor, gamma: Tensor, qkv: tuple[Tensor, Tensor], proj: tuple[Tensor, Tensor]) -> Tensor:
     """See `vae_exact.attend`."""
     num_rows, dim, num_frames, height, width = x_BCTHW.shape
-    x_last = _channels_last(x_BCTHW).reshape(num_rows * num_frames, 1, height * width, dim)
+    x_last = channels_last(x_BCTHW).reshape(num_rows * num_frames, 1, height * width, dim)
     unit = F.normalize(x_last.float(), dim=-1).to(x_last.dtype) * (gamma.flatten() * dim**0.5)
     query, key, value = F.linear(unit, qkv[0].flatten(1), qkv[1]).chunk(3, dim=-1)
     mixed = F.scaled_dot_product_attention(query, key, value)
     result = x_last + F.linear(mixed, proj[0].flatten(1), proj[1])
-    return _channels_second(result.view(num_rows, num_frames, height, width, dim))
+    return channels_second(result.view(num_rows, num_frames, height, width, dim))
 
 
 def halve_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """See `vae_exact.halve_space`."""
-    return _to_clips(_conv2d(F.pad(_to_frames(x_BCTHW), (0, 1, 0, 1)), weight, bias, 2, 0), x_BCTHW.shape[0])
+    return _to_clips(kernels.conv2d(F.pad(_to_frames(x_BCTHW), (0, 1, 0, 1)), weight, bias, stride=2), x_BCTHW.shape[0])
 
 
 def double_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -82,10 +83,10 @@ def double_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     frames = _to_frames(x_BCTHW)
     if torch.is_grad_enabled():
         doubled = F.interpolate(frames, scale_factor=2.0, mode="nearest-exact")
-        return _to_clips(_conv2d(doubled, weight, bias, 1, 1), x_BCTHW.shape[0])
+        return _to_clips(kernels.conv2d(doubled, weight, bias, padding=1), x_BCTHW.shape[0])
     num_frames, _, height, width = frames.shape
     out_dim = weight.shape[0]
-    sums = _conv2d(frames, _square_kernels(weight), bias.repeat(4), 1, 1)
+    sums = kernels.conv2d(frames, _square_kernels(weight), bias.repeat(4), padding=1)
     squares = sums.permute(0, 2, 3, 1).unflatten(-1, (2, 2, out_dim))
     result = sums.new_empty(num_frames, height, 2, width, 2, out_dim)
     for row in range(2):
@@ -96,8 +97,8 @@ def double_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def interleave(x_BCTHW: Tensor) -> Tensor:
     """See `vae_exact.interleave`."""
-    halves = _channels_last(x_BCTHW).unflatten(-1, (2, -1))
-    return _channels_second(halves.permute(0, 1, 4, 2, 3, 5).flatten(1, 2))
+    halves = channels_last(x_BCTHW).unflatten(-1, (2, -1))
+    return channels_second(halves.permute(0, 1, 4, 2, 3, 5).flatten(1, 2))
 
 
 def add(y: Tensor, x: Tensor) -> Tensor:
@@ -129,8 +130,8 @@ class _NormSiluAfter(torch.autograd.Function):
     def backward(ctx: Any, grad_BCTHW: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
         """With n = |x|, s = sqrt(C) / n, z = s x gamma: dx = s gamma dz - x (x . gamma s dz) / n^2."""
         x_BCTHW, gamma = ctx.saved_tensors
-        grad_past, grad = grad_BCTHW[:, :, : ctx.num_frames], _channels_last(grad_BCTHW[:, :, ctx.num_frames :])
-        x, gains = _channels_last(x_BCTHW), gamma.flatten()
+        grad_past, grad = grad_BCTHW[:, :, : ctx.num_frames], channels_last(grad_BCTHW[:, :, ctx.num_frames :])
+        x, gains = channels_last(x_BCTHW), gamma.flatten()
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SMALLEST_NORM)
         scale = gains.shape[0] ** 0.5 / length
         scaled = x * scale
@@ -139,18 +140,18 @@ class _NormSiluAfter(torch.autograd.Function):
         grad_gamma = scaled.flatten(0, -2).sum(dim=0).view_as(gamma)
         along = torch.mv(scaled.flatten(0, -2), gains).view_as(length).div_(length.square_())
         grad_x = grad_z.mul_(gains).mul_(scale).addcmul_(x, along, value=-1.0)
-        return grad_past if ctx.needs_input_grad[0] else None, _channels_second(grad_x), grad_gamma
+        return grad_past if ctx.needs_input_grad[0] else None, channels_second(grad_x), grad_gamma
 
 
 def _norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
-    x = _channels_last(x_BCTHW)
+    x = channels_last(x_BCTHW)
     joined = x.new_empty(x.shape[0], num_frames + x.shape[1], *x.shape[2:])
     if past_BCKHW is None:
         joined[:, :num_frames].zero_()
     else:
-        joined[:, :num_frames] = _channels_last(past_BCKHW)
+        joined[:, :num_frames] = channels_last(past_BCKHW)
     _write_norm_silu(joined[:, num_frames:], x, gamma.flatten())
-    return _channels_second(joined)
+    return channels_second(joined)
 
 
 def _write_norm_silu(out: Tensor, x: Tensor, gains: Tensor) -> None:
@@ -166,29 +167,11 @@ def _write_norm_silu(out: Tensor, x: Tensor, gains: Tensor) -> None:
 
 def _square_kernels(weight: Tensor) -> Tensor:
     """Sum the taps of 3x3 kernels that meet one small pixel: (4 O, C, 2, 2), by row and column within the square."""
-    sums = weight.new_tensor([[[1, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-    return torch.einsum("pau,ocuv,qbv->pqocab", sums, weight, sums).flatten(0, 2)
-
-
-def _conv2d(x_NCHW: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
-    if _suits_onednn(x_NCHW):
-        spaced = ((padding, padding), (stride, stride), (1, 1))
-        return torch.mkldnn_convolution(x_NCHW, weight, bias, *spaced, 1)  # type: ignore[attr-defined,no-any-return]
-    return F.conv2d(x_NCHW, weight, bias, stride, padding)
-
-
-def _suits_onednn(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-
-
-def _channels_last(x_BCTHW: Tensor) -> Tensor:
-    """View with channels as the last axis: (B, T, H, W, C)."""
-    return x_BCTHW.permute(0, 2, 3, 4, 1)
-
-
-def _channels_second(x_BTHWC: Tensor) -> Tensor:
-    """Undo `_channels_last`."""
-    return x_BTHWC.permute(0, 4, 1, 2, 3)
+    out_dim, dim = weight.shape[:2]
+    # Row 2 p + a: the taps that small pixel a of two meets for position p of two.
+    sums = weight.new_tensor([[1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 1]])
+    kernels_OCPAQB = (weight.flatten(2) @ torch.kron(sums, sums).T).view(out_dim, dim, 2, 2, 2, 2)
+    return kernels_OCPAQB.permute(2, 4, 0, 1, 3, 5).reshape(4 * out_dim, dim, 2, 2)
 
 
 def _zero_frames(x_BTHWC: Tensor, num_frames: int) -> Tensor:
@@ -197,7 +180,7 @@ def _zero_frames(x_BTHWC: Tensor, num_frames: int) -> Tensor:
 
 def _to_frames(x_BCTHW: Tensor) -> Tensor:
     """Line up the frames of all rows, (N, C, H, W); a view where channels lie last."""
-    return _channels_last(x_BCTHW).flatten(0, 1).permute(0, 3, 1, 2)
+    return channels_last(x_BCTHW).flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def _to_clips(frames_NCHW: Tensor, num_rows: int) -> Tensor:

@@ -21,8 +21,8 @@ class VAEOps(Protocol):
     def norm_silu_after(self, past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
         """Norm and SiLU of a chunk, behind the past."""
 
-    def conv3d(self, x_BCTHW: Tensor, weight: Tensor, bias: Tensor | None, time_stride: int = 1) -> Tensor:
-        """Convolve; rows and columns keep their size."""
+    def conv3d(self, x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, starts_clip: bool, /) -> Tensor:
+        """Convolve; rows and columns keep their size. `starts_clip`: all frames before the first output's are zeros."""
 
     def attend(self, x_BCTHW: Tensor, gamma: Tensor, qkv: tuple[Tensor, Tensor], proj: tuple[Tensor, Tensor]) -> Tensor:
         """Norm, attention within frames, projection, added to the input."""
