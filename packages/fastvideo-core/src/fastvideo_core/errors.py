@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-
 MAX_VALUE_LENGTH = 300
 """Most characters of a value that a message repeats."""
 

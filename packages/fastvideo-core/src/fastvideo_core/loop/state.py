@@ -1,35 +1,56 @@
 """The codec of loop states: safetensors for tensors, JSON for all else, never pickle.
 
-A state is a slotted dataclass whose fields are, by annotation: bool, int, float, str, None, bytes, tensors, tuples,
-lists and dicts of these, literals, and other slotted dataclasses (also in unions, and subclasses of what the annotation
-names). Classes come from the schema, never from the stored form, which only repeats their names and the schema's
-version: a foreign or changed state is refused by name.
+A state is a dataclass whose fields are, by annotation: bool, int, float, str, None, bytes, tensors, CPU generators,
+tuples, lists and dicts of these, literals, and other dataclasses (also in unions, and subclasses of what the annotation
+names). `Any` takes all of these but dataclasses. What does not fit its annotation is refused when it is written, and
+again when it is read. Classes come from the schema, never from the stored form, which only repeats their names and
+versions: a foreign or changed state is refused by name. Reading runs no code of theirs.
 
-A `torch.Generator` is stored as its state. Tensors come back with the same bits, dtype and shape, on the CPU.
+Tensors come back with the same bits, dtype, shape and order in memory, on the CPU, each with memory of its own. A
+digest over everything finds a file that is not what was written.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import math
-import types
+import struct
 import typing
-from collections.abc import Hashable
-from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from fastvideo_core.errors import StateError
+from fastvideo_core.errors import StateError, describe_failure
+from fastvideo_core.loop.annotations import allowed_classes, check_literal, field_types, part_of, taking_members
 
 __all__ = ["LoopState", "decode_state", "encode_state", "state_schema"]
 
 _StateT = TypeVar("_StateT")
 _FORMAT = "fastvideo-state/1"
+_METADATA_KEY = "fastvideo"
+_DIGEST_LENGTH = 64
+_KINDS: dict[str, type] = {
+    "float": float,
+    "bytes": bytes,
+    "tensor": torch.Tensor,
+    "generator": torch.Generator,
+    "list": list,
+    "tuple": tuple,
+    "dict": dict,
+}
+"""What a tagged node of the tree stands for; `object`, a dataclass, is looked up in the schema."""
+
+_BROKEN = (
+    SafetensorError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+    struct.error,
+)  # fmt: skip
+"""What the libraries raise at a file that somebody has damaged or made up."""
 
 
 class LoopState:
@@ -44,20 +65,23 @@ class LoopState:
 
 
 def state_schema(cls: type) -> str:
-    """Return the name under which states of a class are stored, version included."""
+    """Return the name under which objects of a class are stored, version included."""
     return f"{cls.__module__}:{cls.__qualname__}/{getattr(cls, 'schema_version', 1)}"
 
 
 def encode_state(state: Any) -> bytes:
-    """Turn a state into bytes.
+    """Turn a state into bytes; equal states give equal bytes.
 
     Raises:
         StateError: A field holds something that its annotation, or the codec, does not allow.
     """
     tensors: dict[str, torch.Tensor] = {}
     tree = _encode(state, type(state), "state", tensors)
-    document = {"format": _FORMAT, "schema": state_schema(type(state)), "tree": tree}
-    return save(tensors, metadata={"fastvideo": json.dumps(document, allow_nan=False)})
+    text = json.dumps({"format": _FORMAT, "schema": state_schema(type(state)), "tree": tree}, allow_nan=False)
+    try:
+        return save(tensors, metadata={_METADATA_KEY: _digest(text, tensors) + text})
+    except _BROKEN as error:
+        raise StateError(f"the state holds a tensor that safetensors does not: {describe_failure(error)}") from error
 
 
 def decode_state(data: bytes, cls: type[_StateT]) -> _StateT:
@@ -76,139 +100,169 @@ def decode_state(data: bytes, cls: type[_StateT]) -> _StateT:
         raise StateError(f"the saved state is of schema {document.get('schema')!r}; this loop reads {expected!r}")
     try:
         return typing.cast("_StateT", _decode(document["tree"], cls, "state", tensors))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(f"the saved state does not fit {expected!r}: {error!r}") from error
+    except _BROKEN as error:
+        raise StateError(f"the saved state does not fit {expected!r}: {describe_failure(error)}") from error
 
 
 def _open(data: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
         header_size = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + header_size])
-        document = json.loads(header["__metadata__"]["fastvideo"])
+        stored = json.loads(data[8 : 8 + header_size])["__metadata__"][_METADATA_KEY]
+        digest, text = stored[:_DIGEST_LENGTH], stored[_DIGEST_LENGTH:]
+        document = json.loads(text)
         tensors = load(data)
-    except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise StateError(f"the saved state is corrupt or no state at all ({len(data)} bytes): {error!r}") from error
+        is_whole = digest == _digest(text, tensors)
+    except _BROKEN as error:
+        why = describe_failure(error)
+        raise StateError(f"the saved state is corrupt or no state at all ({len(data)} bytes): {why}") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise StateError(f"the saved state is not of format {_FORMAT!r}")
+    if not is_whole:
+        raise StateError(f"the saved state is corrupt ({len(data)} bytes): its digest differs")
     return document, tensors
 
 
-@cache
-def _field_types(cls: Hashable) -> dict[str, Any]:
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(typing.cast("type[Any]", cls))}
+def _digest(text: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _encode(value: Any, annotation: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    if value is None or isinstance(value, (bool, int, str)):
+    kind = _kind_of(value)
+    members = taking_members(annotation, kind, path, length=len(value) if kind is tuple else None)
+    if value is None or kind in (bool, int, str):
+        check_literal(value, members, path)
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": repr(value)}
-    if isinstance(value, torch.Tensor):
-        # A view would share storage with another entry, which safetensors refuses, or drag its base along.
-        tensors[path] = value.detach().to("cpu", copy=True).contiguous()
-        return {"tensor": path}
-    if isinstance(value, torch.Generator):
-        tensors[path] = value.get_state()
-        return {"generator": path}
-    if isinstance(value, bytes):
+    if kind is float:
+        return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+    if kind is bytes:
         return {"bytes": base64.b64encode(value).decode("ascii")}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if kind is torch.Tensor:
+        return _encode_tensor(value, path, tensors)
+    if kind is torch.Generator:
+        return _encode_generator(value, path, tensors)
+    if kind is list or kind is tuple:
+        items = [_encode(item, part_of(members, i), f"{path}.{i}", tensors) for i, item in enumerate(value)]
+        return {kind.__name__: items}
+    if kind is dict:
+        return {"dict": [_encode_item(key, item, members, path, tensors) for key, item in value.items()]}
+    if dataclasses.is_dataclass(kind):
         return _encode_dataclass(value, path, tensors)
-    if isinstance(value, (list, tuple)):
-        items = [_encode(item, None, f"{path}.{i}", tensors) for i, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": items}
-    if isinstance(value, dict):
-        return {"dict": [[_encode_key(k, path), _encode(v, None, f"{path}.{k}", tensors)] for k, v in value.items()]}
-    raise StateError(f"{path} holds a {type(value).__name__}, which a state cannot hold (annotation: {annotation})")
+    raise StateError(f"{path} holds a {kind.__qualname__}, which a state cannot hold")
 
 
-def _encode_key(key: Any, path: str) -> Any:
-    if isinstance(key, (str, int)):
-        return key
-    raise StateError(f"{path} has a key of type {type(key).__name__}; allowed: str, int")
+def _encode_item(
+    key: Any, value: Any, members: Sequence[Any], path: str, tensors: dict[str, torch.Tensor]
+) -> tuple[Any, Any]:
+    if type(key) not in (str, int):
+        raise StateError(f"{path} has a key of type {type(key).__qualname__}; allowed: str, int")
+    key_node = _encode(key, part_of(members, 0), f"{path}.{key} (key)", tensors)
+    return key_node, _encode(value, part_of(members, 1), f"{path}.{key}", tensors)
 
 
 def _encode_dataclass(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    types_ = _field_types(type(value))
-    fields = {
-        name: _encode(getattr(value, name), annotation, f"{path}.{name}", tensors)
-        for name, annotation in types_.items()
-    }
-    return {"object": _class_name(type(value)), "fields": fields}
+    fields = field_types(type(value))
+    if hidden := set(getattr(value, "__dict__", ())) - set(fields):
+        raise StateError(f"{path} holds {sorted(hidden)} besides the fields of {type(value).__qualname__}")
+    nodes = {name: _encode(getattr(value, name), kind, f"{path}.{name}", tensors) for name, kind in fields.items()}
+    return {"object": state_schema(type(value)), "fields": nodes}
+
+
+def _encode_tensor(value: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        raise StateError(f"{path} holds a tensor of a kind that is not stored: {value.dtype}, {value.layout}")
+    # A copy is dense, keeps the order of the dimensions in memory, and shares nothing with another entry.
+    copy = value.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
+    node: dict[str, Any] = {"tensor": str(len(tensors))}
+    if copy.stride() != _plain_stride(copy):
+        node["stride"] = list(copy.stride())
+    tensors[node["tensor"]] = copy.contiguous()
+    return node
+
+
+def _encode_generator(value: torch.Generator, path: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    if value.device.type != "cpu":
+        raise StateError(f"{path} holds a generator of {value.device}; noise is drawn on the CPU")
+    name = str(len(tensors))
+    tensors[name] = value.get_state()
+    return {"generator": name}
 
 
 def _decode(node: Any, annotation: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(node, dict):
+        check_literal(node, taking_members(annotation, type(node), path), path)
+        if isinstance(node, list):
+            raise StateError(f"{path} holds a list without a tag")
         return node
-    if "float" in node:
-        return float(node["float"])
-    if "tensor" in node:
-        return tensors[node["tensor"]]
-    if "generator" in node:
-        generator = torch.Generator("cpu")
-        generator.set_state(tensors[node["generator"]])
-        return generator
-    if "bytes" in node:
-        return base64.b64decode(node["bytes"])
     if "object" in node:
         return _decode_dataclass(node, annotation, path, tensors)
-    if "dict" in node:
-        inner = _argument(annotation, dict, 1)
-        return {key: _decode(item, inner, f"{path}.{key}", tensors) for key, item in node["dict"]}
-    is_tuple = "tuple" in node
-    items = node["tuple" if is_tuple else "list"]
-    kind = tuple if is_tuple else list
-    decoded = [_decode(item, _item_type(annotation, kind, i), f"{path}.{i}", tensors) for i, item in enumerate(items)]
-    return tuple(decoded) if is_tuple else decoded
+    tag = next((tag for tag in _KINDS if tag in node), None)
+    if tag is None:
+        raise StateError(f"{path} holds a node without a known tag: {sorted(node)}")
+    content = node[tag]
+    members = taking_members(annotation, _KINDS[tag], path, length=len(content) if tag == "tuple" else None)
+    if tag == "tensor":
+        return _decode_tensor(tensors[content], node.get("stride"), path)
+    if tag in _LEAVES:
+        return _LEAVES[tag](content, tensors)
+    if tag == "dict":
+        return dict(_decode_item(item, members, path, tensors) for item in content)
+    return _KINDS[tag](_decode(item, part_of(members, i), f"{path}.{i}", tensors) for i, item in enumerate(content))
+
+
+def _decode_item(
+    item: Sequence[Any], members: Sequence[Any], path: str, tensors: dict[str, torch.Tensor]
+) -> tuple[Any, Any]:
+    key = _decode(item[0], part_of(members, 0), f"{path} (key)", tensors)
+    return key, _decode(item[1], part_of(members, 1), f"{path}.{key}", tensors)
+
+
+def _decode_generator(name: str, tensors: dict[str, torch.Tensor]) -> torch.Generator:
+    generator = torch.Generator("cpu")
+    generator.set_state(tensors[name])
+    return generator
+
+
+_LEAVES: dict[str, Callable[[str, dict[str, torch.Tensor]], Any]] = {
+    "float": lambda content, _: struct.unpack(">d", bytes.fromhex(content))[0],
+    "bytes": lambda content, _: base64.b64decode(content, validate=True),
+    "generator": _decode_generator,
+}
 
 
 def _decode_dataclass(node: dict[str, Any], annotation: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    candidates = {_class_name(c): c for member in _members(annotation) for c in _with_subclasses(member)}
+    candidates = {state_schema(c): c for c in allowed_classes(annotation)}
     cls = candidates.get(node["object"])
     if cls is None:
         raise StateError(f"{path} holds a {node['object']!r}; the schema allows {sorted(candidates)}")
-    types_ = _field_types(cls)
-    if unknown := set(node["fields"]) ^ set(types_):
+    fields = field_types(cls)
+    if unknown := set(node["fields"]) ^ set(fields):
         raise StateError(f"{path} ({cls.__qualname__}) has other fields than the schema: {sorted(unknown)}")
-    values = {name: _decode(node["fields"][name], types_[name], f"{path}.{name}", tensors) for name in types_}
-    return cls(**values)
+    instance: Any = object.__new__(cls)
+    for name, kind in fields.items():
+        object.__setattr__(instance, name, _decode(node["fields"][name], kind, f"{path}.{name}", tensors))
+    return instance
 
 
-def _class_name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
+def _decode_tensor(stored: torch.Tensor, stride: Sequence[int] | None, path: str) -> torch.Tensor:
+    """Copy a tensor into memory of its own, aligned as torch aligns it: kernels may go by the alignment."""
+    if stride is None:
+        return stored.clone()
+    span = 1 + sum((size - 1) * step for size, step in zip(stored.shape, stride, strict=True))
+    if span != stored.numel():
+        raise StateError(f"{path} holds a tensor of shape {tuple(stored.shape)} with stride {tuple(stride)}")
+    return torch.empty_strided(stored.shape, stride, dtype=stored.dtype).copy_(stored)
 
 
-def _with_subclasses(cls: Any) -> list[type]:
-    """Return the dataclasses that a field annotated with `cls` may hold: itself and all that derive from it."""
-    if not isinstance(cls, type):
-        return []
-    below: list[type] = [sub for direct in type.__subclasses__(cls) for sub in _with_subclasses(direct)]
-    return [cls, *below] if dataclasses.is_dataclass(cls) else below
+def _plain_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the stride of a tensor whose last dimension is the innermost; that of an empty one does not matter."""
+    return tensor.stride() if tensor.numel() == 0 else torch.empty(tensor.shape, device="meta").stride()
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the alternatives of a union, or the annotation itself, without type arguments of classes."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(member for part in get_args(annotation) for member in _members(part))
-    if get_origin(annotation) is Literal:
-        return ()
-    origin = get_origin(annotation)
-    return (origin,) if dataclasses.is_dataclass(origin) else (annotation,)
-
-
-def _argument(annotation: Any, kind: type, index: int) -> Any:
-    for part in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,):
-        if get_origin(part) is kind:
-            return get_args(part)[index]
-    return None
-
-
-def _item_type(annotation: Any, kind: type, index: int) -> Any:
-    for part in get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,):
-        if get_origin(part) is kind:
-            arguments = get_args(part)
-            if kind is list or (len(arguments) == 2 and arguments[1] is Ellipsis):
-                return arguments[0]
-            return arguments[index] if index < len(arguments) else None
-    return None
+def _kind_of(value: Any) -> type[Any]:
+    """Return the class under which the codec knows a value; other subclasses of tensors are more than their bits."""
+    return torch.Tensor if type(value) is torch.nn.Parameter else type(value)
