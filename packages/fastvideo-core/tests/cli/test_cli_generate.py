@@ -372,7 +372,7 @@ def test_one_video_that_fails_leaves_the_others(make_faulty, run, place, monkeyp
     assert "error: request:nan-1/loop:denoise: step 2 of 4" in ran.err
 
 
-LOG_OFTEN = "import fastvideo_core.cli.progress as p; p.LOG_INTERVAL_S = 0.01"
+LOG_OFTEN = "import fastvideo_core.cli.progress as p; p.LOG_INTERVAL_S = 0.0"
 
 
 def wait_for_step(process):
