@@ -112,8 +112,26 @@ def add_average_down(y: Tensor, x_BCTHW: Tensor, time_factor: int, space_factor:
 
 
 def add_repeat_up(y: Tensor, x_BCTHW: Tensor, time_factor: int, space_factor: int, *, is_first: bool) -> Tensor:
-    """See `vae_exact.add_repeat_up`; may overwrite `y`."""
-    return vae_exact.add_repeat_up(y, x_BCTHW, time_factor, space_factor, is_first=is_first)
+    """See `vae_exact.add_repeat_up`; a broadcast sum, for blocks that the channels divide. May overwrite `y`."""
+    num_rows, dim, num_frames, height, width = x_BCTHW.shape
+    num_channels = dim // y.shape[1]
+    if num_channels * y.shape[1] != dim or num_channels not in (1, 2, 4, 8) or max(time_factor, space_factor) > 2:
+        return vae_exact.add_repeat_up(y, x_BCTHW, time_factor, space_factor, is_first=is_first)
+    # An output channel's block is filled by its own few input channels: frames first, then rows, then columns.
+    in_time = min(num_channels, time_factor)
+    in_rows = min(num_channels // in_time, space_factor)
+    x = channels_last(x_BCTHW).unflatten(-1, (y.shape[1], in_time, in_rows, -1)).permute(0, 1, 5, 2, 6, 3, 7, 4)
+    sizes = (num_rows, num_frames, time_factor, height, space_factor, width, space_factor, y.shape[1])
+    blocks = x.expand(sizes)
+    if torch.is_grad_enabled():
+        up = channels_second(blocks.flatten(5, 6).flatten(3, 4).flatten(1, 2))
+        return y + (up[:, :, time_factor - 1 :] if is_first else up)
+    num_first = 1 if is_first else 0
+    y_last = channels_last(y)
+    y_last[:, :num_first].unflatten(2, (height, -1)).unflatten(4, (width, -1)).add_(blocks[:, :num_first, -1])
+    later = y_last[:, num_first:].unflatten(1, (-1, time_factor)).unflatten(3, (height, -1)).unflatten(5, (width, -1))
+    later.add_(blocks[:, num_first:])
+    return y
 
 
 class _NormSiluAfter(torch.autograd.Function):
