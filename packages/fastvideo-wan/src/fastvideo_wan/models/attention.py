@@ -181,7 +181,7 @@ class CrossAttention(Attention):
             weights_BSR = self._weights(query_BSD, scale_BS1, context)
             add = torch.baddbmm if torch.is_grad_enabled() else Tensor.baddbmm_
             return add(stream_BSD, weights_BSR, context.output_BNLD.flatten(1, 2))
-        query = self.split_heads(query_BSD * scale_BS1)
+        query = self.split_heads((query_BSD * scale_BS1).to(query_BSD.dtype))
         mixed = attend(query, context.key_BLNK, context.value_BLNK, bias_BL=context.bias_BL, scale=1.0)
         if context.image_key_BMNK is not None and context.image_value_BMNK is not None:
             mixed = mixed + attend(query, context.image_key_BMNK, context.image_value_BMNK, scale=1.0)
@@ -191,9 +191,9 @@ class CrossAttention(Attention):
         """Return the attention weights of all heads side by side, shape (B, S, N * L)."""
         assert context.bias_BL is not None
         key_BNKL = context.key_BLNK.permute(0, 2, 3, 1)
-        logits_BNSL = self.split_heads(query_BSD).transpose(1, 2) @ key_BNKL
+        logits_BNSL = (self.split_heads(query_BSD).transpose(1, 2) @ key_BNKL).float()
         logits_BNSL = torch.addcmul(context.bias_BL[:, None, None], logits_BNSL, scale_BS1.unsqueeze(1))
-        return logits_BNSL.softmax(dim=-1).transpose(1, 2).flatten(2)
+        return logits_BNSL.softmax(dim=-1).to(query_BSD.dtype).transpose(1, 2).flatten(2)
 
 
 def attend(

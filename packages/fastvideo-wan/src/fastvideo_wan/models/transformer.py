@@ -130,6 +130,9 @@ class WanTransformer(nn.Module):
         Raises:
             ParameterError: If shapes or modes do not fit each other.
         """
+        if latents_BCTHW.shape[1] != self.config.in_channels:
+            channels = latents_BCTHW.shape[1]
+            raise ParameterError("channels", field="latents", value=channels, allowed=str(self.config.in_channels))
         grid = self.grid(latents_BCTHW)
         rows = list(range(latents_BCTHW.shape[0])) if latents_rows is None else list(latents_rows)
         _check_call(latents_BCTHW, timesteps, context, grid, rows, exact=exact)
@@ -227,7 +230,8 @@ class WanTransformer(nn.Module):
             normed = self.norm_out(hidden_BSD.float()).view(shift.shape[0], -1, hidden_BSD.shape[-1])
             normed = (normed * (1 + scale) + shift).view_as(hidden_BSD).to(hidden_BSD.dtype)
         else:
-            scale, shift = (1 + scale, shift) if len(scale) > 1 else (1 + scale[0, 0], shift[0, 0])
+            scale, shift = 1 + scale.float(), shift.float()
+            scale, shift = (scale, shift) if len(scale) > 1 else (scale[0, 0], shift[0, 0])
             normed = modulated_norm(hidden_BSD, scale, shift, self.norm_out.eps)
         projected: Tensor = self.proj_out(normed)
         return projected
