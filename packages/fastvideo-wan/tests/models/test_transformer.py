@@ -241,6 +241,7 @@ def test_joined_projections_are_the_same_model(pair, variant):
         ({"exact": True}, "exact"),
         ({"latents_rows": [0, 0]}, "context"),
         ({"latents_rows": [1]}, "latents_rows"),
+        ({"latents_rows": [0], "exchange": lambda layer, key, value: (key, value)}, "latents_rows"),
         ({"latents": torch.zeros(1, 16, 3, 8, 9)}, "columns"),
         ({"latents": torch.zeros(1, 15, 3, 8, 10)}, "latents"),
     ],
@@ -264,6 +265,48 @@ def test_image_weights_need_an_image_and_full_text(pair):
         model.prepare_context(call.text[:, :100], call.image)
     with pytest.raises(ParameterError, match="image"):
         pair("2.1-t2v").model.prepare_context(call.text, call.image)
+
+
+def see_earlier_chunks(reference, tokens_a_chunk, num_tokens):
+    """Put a block-causal mask into the reference's self-attention: a token sees its own chunk and all earlier ones."""
+    from diffusers.models.transformers.transformer_wan import WanAttnProcessor
+
+    chunk = torch.arange(num_tokens) // tokens_a_chunk
+    mask = chunk.unsqueeze(1) >= chunk.unsqueeze(0)
+
+    class Masked(WanAttnProcessor):
+        def __call__(self, attention, hidden, text=None, attention_mask=None, rotary=None):
+            return super().__call__(attention, hidden, text, mask, rotary)
+
+    for block in reference.blocks:
+        block.attn1.set_processor(Masked())
+    return reference
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_chunks_with_kept_keys_are_a_block_causal_video(pair, exact, is_joined):
+    models = pair("2.1-t2v")
+    call = models.draw(grid=(6, 4, 5), per_token=True)
+    call.timesteps = call.timesteps[:, ::20].repeat_interleave(20, dim=1)
+    reference = see_earlier_chunks(copy.deepcopy(models.reference), 40, 120)
+    expected = reference(call.latents, call.timesteps, call.text, return_dict=False)[0]
+    model = copy.deepcopy(models.model)
+    if is_joined:
+        model.join_projections()
+    kept = {}
+
+    def exchange(layer, key, value):
+        earlier = kept.get(layer, [])
+        kept[layer] = [*earlier, (key.clone(), value.clone())]
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*kept[layer], strict=True))
+
+    context = model.prepare_context(call.text, exact=exact)
+    for first in range(0, 6, 2):
+        latents, frames = call.latents[:, :, first : first + 2], call.timesteps[:, 20 * first :: 20][:, :2]
+        chunk = model(latents, frames, context, exact=exact, first_frame=first, exchange=exchange)
+        assert relative_error(chunk, expected[:, :, first : first + 2]) < FAST_BOUND
+    assert {layer: len(chunks) for layer, chunks in kept.items()} == {0: 3, 1: 3}
 
 
 PUBLISHED = {

@@ -6,7 +6,7 @@ Shapes: B batch rows; S video tokens; L text tokens; M image tokens; D stream wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,13 @@ from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import LayerContext
 from fastvideo_wan.models.fused import inverse_norm, normalize_and_rotate
 from fastvideo_wan.models.rope import RotaryTables
+
+KeyValueExchange = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Stands between a self-attention and its keys and values, so that a chunk of a video can attend to earlier ones.
+
+It is called in every layer with the layer's index, the fresh keys, already rotated, and the fresh values, both of shape
+(B, S, N, K), and returns the keys and values to attend to, shape (B, any, N, K). What it wants to keep it must copy.
+"""
 
 
 class Attention(nn.Module):
@@ -44,21 +51,31 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Attention of all video tokens to each other, with rotary positions."""
+    """Attention of all video tokens to each other, with rotary positions.
 
-    def forward(self, hidden_BSD: Tensor, rotary: RotaryTables) -> Tensor:
+    Args:
+        config: The model's shape.
+        index: The layer, for a `KeyValueExchange`.
+    """
+
+    def __init__(self, config: WanTransformerConfig, index: int) -> None:
+        super().__init__(config)
+        self.index = index
+
+    def forward(self, hidden_BSD: Tensor, rotary: RotaryTables, exchange: KeyValueExchange | None = None) -> Tensor:
         """Return the attention's output in the reference's order of operations, shape (B, S, D)."""
         query = rotate(self.split_heads(self.norm_q(self.to_q(hidden_BSD))), rotary)
         key = rotate(self.split_heads(self.norm_k(self.to_k(hidden_BSD))), rotary)
         value = self.split_heads(self.to_v(hidden_BSD))
-        return self.project_out(attend(query, key, value))
+        return self._mix(query, key, value, exchange)
 
-    def forward_fast(self, hidden_BSD: Tensor, turns_S1P: Tensor) -> Tensor:
+    def forward_fast(self, hidden_BSD: Tensor, turns_S1P: Tensor, exchange: KeyValueExchange | None = None) -> Tensor:
         """Return the attention's output, shape (B, S, D).
 
         Args:
             hidden_BSD: The attention's input.
             turns_S1P: The rotations as complex numbers times the square root of D.
+            exchange: What adds earlier keys and values.
         """
         joined = None if torch.is_grad_enabled() else self._joined_projection()
         if joined is None:
@@ -71,6 +88,11 @@ class SelfAttention(Attention):
             heads_BS2NK = normalize_and_rotate(tokens_BS3D[:, :, :2], joined[2], self.eps, turns_S11P)
             query, key = heads_BS2NK.unbind(2)
             value = self.split_heads(tokens_BS3D[:, :, 2])
+        return self._mix(query, key, value, exchange)
+
+    def _mix(self, query: Tensor, key: Tensor, value: Tensor, exchange: KeyValueExchange | None) -> Tensor:
+        if exchange is not None:
+            key, value = exchange(self.index, key, value)
         return self.project_out(attend(query, key, value))
 
     def join_projections(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fastvideo_wan.models.attention import CrossAttention, SelfAttention
+from fastvideo_wan.models.attention import CrossAttention, KeyValueExchange, SelfAttention
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import TextContext
 from fastvideo_wan.models.embeddings import FeedForward, Float32LayerNorm
@@ -47,6 +47,7 @@ class BlockInputs:
         turns_S1P: The same positions as complex numbers times the square root of D, for the fast form; None for the
             reference's order of operations.
         expansion: How latents' rows fan out to the context's rows; None if they go one to one.
+        exchange: What adds earlier keys and values to the self-attention; None to attend to the given tokens only.
     """
 
     context: TextContext
@@ -54,6 +55,7 @@ class BlockInputs:
     rotary: RotaryTables
     turns_S1P: Tensor | None = None
     expansion: RowExpansion | None = None
+    exchange: KeyValueExchange | None = None
 
 
 class WanBlock(nn.Module):
@@ -69,7 +71,7 @@ class WanBlock(nn.Module):
         dim = config.inner_dim
         self.index = index
         self.norm1 = Float32LayerNorm(dim, config.eps, elementwise_affine=False)
-        self.attn1 = SelfAttention(config)
+        self.attn1 = SelfAttention(config, index)
         self.attn2 = CrossAttention(config)
         self.norm2 = Float32LayerNorm(dim, config.eps) if config.cross_attn_norm else nn.Identity()
         self.ffn = FeedForward(dim, config.ffn_dim, dim, is_tanh_gelu=True)
@@ -92,7 +94,7 @@ class WanBlock(nn.Module):
         grouped = (shift.shape[0], -1, shape[-1])
 
         normed = self.norm1(hidden_BSD.float()).view(grouped) * (1 + scale) + shift
-        update = self.attn1(normed.view(shape).to(dtype), inputs.rotary)
+        update = self.attn1(normed.view(shape).to(dtype), inputs.rotary, inputs.exchange)
         hidden_BSD = (hidden_BSD.float().view(grouped) + update.view(grouped) * gate).view(shape).to(dtype)
 
         normed = self.norm2(hidden_BSD.float()).to(dtype)
@@ -108,7 +110,8 @@ class WanBlock(nn.Module):
         vectors = self._vectors(inputs.modulation_G6D if is_expanding else expanded)
         shift, scale, gate = vectors[:3]
         normed = modulated_norm(hidden_BSD, scale, shift, self.norm1.eps)
-        hidden_BSD = gated_sum(hidden_BSD, self.attn1.forward_fast(normed, turns_S1P), gate, may_overwrite=False)
+        update = self.attn1.forward_fast(normed, turns_S1P, inputs.exchange)
+        hidden_BSD = gated_sum(hidden_BSD, update, gate, may_overwrite=False)
         if is_expanding and inputs.expansion is not None:
             hidden_BSD = hidden_BSD.index_select(0, inputs.expansion.row_R)
             vectors = self._vectors(expanded)

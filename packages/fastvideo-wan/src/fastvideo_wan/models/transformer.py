@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
+from fastvideo_wan.models.attention import KeyValueExchange
 from fastvideo_wan.models.block import BlockInputs, RowExpansion, WanBlock
 from fastvideo_wan.models.config import IMAGE_CONTEXT_TEXT_TOKENS, WanTransformerConfig
 from fastvideo_wan.models.context import TextContext, join_layers, merge_padding
@@ -107,6 +109,7 @@ class WanTransformer(nn.Module):
         latents_rows: Sequence[int] | None = None,
         first_frame: int = 0,
         rotary: RotaryTables | None = None,
+        exchange: KeyValueExchange | None = None,
         blocks_runner: BlocksRunner = run_blocks,
     ) -> Tensor:
         """Predict the velocity of noisy latents.
@@ -122,6 +125,8 @@ class WanTransformer(nn.Module):
                 on the prompt is computed once.
             first_frame: Absolute position of the first latent frame, in patches along time.
             rotary: From `rotary`, to save making the tables again; they must fit the latents and `first_frame`.
+            exchange: What keeps and adds keys and values, for chunks of a video that attend to earlier ones; not with
+                `latents_rows`.
             blocks_runner: How to go through the blocks.
 
         Returns:
@@ -134,11 +139,15 @@ class WanTransformer(nn.Module):
             channels = latents_BCTHW.shape[1]
             raise ParameterError("channels", field="latents", value=channels, allowed=str(self.config.in_channels))
         grid = self.grid(latents_BCTHW)
+        if latents_rows is not None and exchange is not None:
+            raise ParameterError("not together with exchange", field="latents_rows", value=latents_rows, allowed="None")
         rows = list(range(latents_BCTHW.shape[0])) if latents_rows is None else list(latents_rows)
         _check_call(latents_BCTHW, timesteps, context, grid, rows, exact=exact)
         rotary = rotary or self.rotary(latents_BCTHW, first_frame=first_frame)
         hidden_BSD = self._patchify(latents_BCTHW, grid, exact=exact)
         embedding_GD, inputs = self._block_inputs(timesteps, context, rotary, grid, rows, exact=exact)
+        if exchange is not None:
+            inputs = replace(inputs, exchange=exchange)
         hidden_BSD = blocks_runner(self.blocks, hidden_BSD, inputs)
         return self._unpatchify(self._project_out(hidden_BSD, embedding_GD, exact=exact), grid)
 
