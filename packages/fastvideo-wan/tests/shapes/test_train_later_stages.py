@@ -17,6 +17,7 @@ from fastvideo_wan.shapes.scenes import draw_scene
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae, train_decoder
 from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, LatentsPool, draw_prompt, train_dit
 from fastvideo_wan.shapes.train.latents_stage import (
     VAE_FOLDER,
@@ -129,6 +130,18 @@ def test_the_sampler_follows_a_straight_flow_to_its_end(tiny: TrainConfig, monke
     made = sample(model, noise, text, text, num_steps=6, guidance_scale=2.0, shift=5.0)
     assert torch.allclose(made, target, atol=2e-2)
     assert shifted(torch.tensor([0.5]), 3.0).item() == pytest.approx(0.75)
+
+
+def test_a_polished_decoder_leaves_the_latents_alone(with_latents: TrainConfig) -> None:
+    plain = load_vae(with_latents.folder / VAE_FOLDER)
+    before = load_polished_vae(with_latents)
+    assert all(torch.equal(tensor, before.state_dict()[name]) for name, tensor in plain.state_dict().items())
+    train_decoder(Worker(), with_latents)
+    polished = load_polished_vae(with_latents).state_dict()
+    changed = {
+        name.split(".")[0] for name, tensor in plain.state_dict().items() if not torch.equal(tensor, polished[name])
+    }
+    assert changed == {"decoder", "post_quant_conv"}
 
 
 def test_the_written_folder_loads_in_diffusers_and_has_a_card(with_latents: TrainConfig, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Train the shapes model: `python -m fastvideo_wan.shapes.train --config FILE [--stage NAME]`.
 
-Stages: `vae`, `latents`, `dit`, which go on where they were stopped, and `ship`, which writes the finished model.
+Stages: `vae`, `latents`, `decoder`, `dit`, which go on where they were stopped, and `ship`, which writes the finished
+model.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from fastvideo_core.errors import FastVideoError
 from fastvideo_wan.shapes.train.config import TrainConfig, read_config
 
-STAGES = ("vae", "latents", "dit")
+STAGES = ("vae", "latents", "decoder", "dit")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,12 +52,13 @@ def run_ship(config: TrainConfig, arguments: argparse.Namespace) -> None:
 
 def run_stage(stage: str, config: TrainConfig) -> None:
     """Run one stage in as many processes as the settings say."""
+    from fastvideo_wan.shapes.train.decoder_stage import train_decoder
     from fastvideo_wan.shapes.train.dit_stage import train_dit
     from fastvideo_wan.shapes.train.latents_stage import write_latents
     from fastvideo_wan.shapes.train.vae_stage import train_vae
     from fastvideo_wan.shapes.train.workers import run_workers
 
-    jobs = {"vae": train_vae, "latents": write_latents, "dit": train_dit}
+    jobs = {"vae": train_vae, "latents": write_latents, "decoder": train_decoder, "dit": train_dit}
     run_workers(jobs[stage], config.num_processes, config)
 
 

@@ -109,6 +109,21 @@ class LatentsStage(_Settings):
     ranges: Ranges = Ranges()
 
 
+class DecoderStage(_Settings):
+    """The decoder alone, on stored latents.
+
+    Attributes:
+        batch_size: Clips a step, over all processes.
+        noise: Deviation of the noise on the normalised latents.
+        pool_step: Step of the transformer's stage whose share of the clips is used.
+    """
+
+    batch_size: Count = 4
+    noise: Part = 0.05
+    pool_step: Annotated[int, Field(ge=0)] = 100_000
+    schedule: Schedule = Schedule(num_steps=500, learning_rate=1e-3, decay_part=0.6)
+
+
 class DitStage(_Settings):
     """Transformer and text encoder, trained together.
 
@@ -168,6 +183,7 @@ class TrainConfig(_Settings):
     device: Annotated[str, Field(pattern="^(cpu|cuda)$")] = "cpu"
     vae: VaeStage = VaeStage()
     latents: LatentsStage = LatentsStage()
+    decoder: DecoderStage = DecoderStage()
     dit: DitStage = DitStage()
 
     @model_validator(mode="after")
@@ -176,6 +192,7 @@ class TrainConfig(_Settings):
             ("vae.batch_size", self.vae.batch_size),
             ("vae.whole_batch_size", self.vae.whole_batch_size),
             ("dit.batch_size", self.dit.batch_size),
+            ("decoder.batch_size", self.decoder.batch_size),
         ):
             if size % self.num_processes:
                 raise ValueError(f"{name}={size} must be a multiple of num_processes={self.num_processes}")

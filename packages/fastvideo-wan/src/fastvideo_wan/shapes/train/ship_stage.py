@@ -24,6 +24,7 @@ from fastvideo_wan.shapes.scenes import FRAME_SIZE, NUM_FRAMES
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, save_tokenizer
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae
 from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, generate, latent_shape
 from fastvideo_wan.shapes.train.evaluation import (
     ATTRIBUTES,
@@ -36,10 +37,8 @@ from fastvideo_wan.shapes.train.evaluation import (
 )
 from fastvideo_wan.shapes.train.latents_stage import (
     ENCODE_BATCH,
-    VAE_FOLDER,
     draw_scenes,
     encode_scenes,
-    load_vae,
     save_vae,
 )
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
@@ -66,7 +65,7 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
     Returns:
         The content of `recipe.json`.
     """
-    vae = load_vae(config.folder / VAE_FOLDER)
+    vae = load_polished_vae(config)
     model = ShapesModel(config.dit, vae.config.z_dim)
     model.load_state_dict(load_average(config.folder / CHECKPOINT))
     write_components(model, vae, folder, flow_shift=config.dit.time_shift)
@@ -77,7 +76,7 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
     settings = json.loads(config.model_dump_json(exclude={"folder"}))
     recipe = {
         "settings": settings,
-        "steps_done": {name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "dit")},
+        "steps_done": {name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "decoder", "dit")},
         "evaluation_seed": EVALUATION_SEED,
         "dtype": str(DTYPE).removeprefix("torch."),
         "notes": notes,
@@ -90,7 +89,9 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
 
 
 def steps_done(checkpoint: Path) -> int:
-    """Return the number of optimiser steps behind a checkpoint."""
+    """Return the number of optimiser steps behind a checkpoint; 0 if there is none."""
+    if not checkpoint.exists():
+        return 0
     with safe_open(checkpoint, framework="pt") as file:
         return int(file.metadata()["step"])
 

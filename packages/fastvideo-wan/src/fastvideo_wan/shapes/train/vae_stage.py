@@ -79,12 +79,19 @@ def vae_loss(vae: WanVAE, pixels_NCTHW: Tensor, noise: Tensor, stage: VaeStage) 
     decoded, moments = vae(pixels_NCTHW, noise)
     mean, log_variance = moments.chunk(2, dim=1)
     error = decoded - pixels_NCTHW
-    # The upper left column is background in all frames, whatever the crop shows: objects never fill a frame's height.
-    is_object = (pixels_NCTHW - pixels_NCTHW[:, :, :, :1, :1]).abs().amax(1, keepdim=True) > 0.1
-    weight = 1 + stage.object_weight * is_object.float()
+    weight = object_weight(pixels_NCTHW, stage.object_weight)
     divergence = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
     total = (weight * (error.abs() + 2 * error**2)).mean() + stage.kl_weight * divergence
     return VaeLoss(total, error.detach().square().mean().item(), divergence.item())
+
+
+def object_weight(pixels_NCTHW: Tensor, extra: float) -> Tensor:
+    """Return the loss's weight of each pixel: 1, and `extra` more where it differs from the upper left corner's.
+
+    In a crop that corner may lie in the object; then the background around it has the extra weight.
+    """
+    is_other = (pixels_NCTHW - pixels_NCTHW[:, :, :, :1, :1]).abs().amax(1, keepdim=True) > 0.1
+    return 1 + extra * is_other.float()
 
 
 def psnr(squared_error: float) -> float:
