@@ -26,7 +26,7 @@ class DriverContext(Protocol):
         ...
 
     async def wait(self, wait: Wait) -> Any:
-        """Return the outside event that ends a wait."""
+        """Return the outside event that ends a wait; None says that the time is over."""
         ...
 
     async def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
@@ -65,10 +65,8 @@ class LoopRun(Generic[StateT]):
             NonFiniteError: The step gave NaN or infinity; the state stays as it was before the step.
         """
         if not result.is_finite:
-            of = f" of {plan.num_steps}" if plan.num_steps else ""
             raise NonFiniteError(
-                f"{plan.cancel_scope.path()}: "
-                f"step {plan.step_index + 1}{of} of {plan.loop_id} gave NaN or infinity in {plan.batch_key.component} "
+                f"{plan.where()} gave NaN or infinity in {plan.batch_key.component} "
                 f"at {plan.batch_key.precision}; nothing was written"
             )
         self.state = self.loop.advance(self.state, result)

@@ -218,6 +218,11 @@ class WorkPlan(Generic[PayloadT]):
     num_steps: int | None = None
     profile: Profile = "serve"
 
+    def where(self) -> str:
+        """Return which step of what it is, for messages: `request:a/loop:denoise: step 2 of 4 of denoise`."""
+        of = f" of {self.num_steps}" if self.num_steps else ""
+        return f"{self.cancel_scope.path()}: step {self.step_index + 1}{of} of {self.loop_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[ValuesT]):

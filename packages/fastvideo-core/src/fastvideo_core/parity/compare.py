@@ -14,9 +14,9 @@ class Comparison:
     """The distance of a tensor from its reference.
 
     Attributes:
-        is_equal: Whether every bit agrees.
-        max_absolute: Greatest difference; infinity where shapes differ or one is NaN and the other is not.
-        max_relative: Greatest difference over the greatest magnitude of the reference.
+        is_equal: Whether every bit agrees and none is NaN.
+        max_absolute: Greatest difference; infinity where shapes differ, or either is NaN, or only one is infinite.
+        max_relative: Greatest difference over the greatest finite magnitude of the reference.
     """
 
     is_equal: bool
@@ -31,16 +31,30 @@ class Comparison:
 def compare_tensors(value: torch.Tensor, reference: torch.Tensor) -> Comparison:
     """Compare a tensor with its reference, in float64.
 
-    Equal NaN and infinities count as equal only to the bit; a difference involving one is infinite.
+    Infinities of one sign are equal. NaN equals nothing, also not NaN: what agrees only in being broken is no parity.
     """
-    if value.shape != reference.shape:
-        return Comparison(False, float("inf"), float("inf"))
-    if value.dtype == reference.dtype and torch.equal(value, reference.to(value.device)):
-        return Comparison(True, 0.0, 0.0)
-    a, b = value.detach().cpu().double(), reference.detach().cpu().double()
-    if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
-        return Comparison(False, float("inf"), float("inf"))
-    distance = float((a - b).abs().max()) if a.numel() else 0.0
-    scale = float(b.abs().max()) if b.numel() else 0.0
-    relative = distance / scale if scale > 0 else (0.0 if distance == 0 else float("inf"))
-    return Comparison(False, distance, relative)
+    infinite = float("inf")
+    if value.shape != reference.shape or value.is_complex() != reference.is_complex():
+        return Comparison(False, infinite, infinite)
+    a, b = _as_doubles(value), _as_doubles(reference)
+    if a.numel() == 0:
+        return Comparison(value.dtype == reference.dtype, 0.0, 0.0)
+    # Where both are infinite their difference would be NaN.
+    differences = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=infinite)
+    distance = float(differences.max())
+    scale = float(torch.where(b.isfinite(), b.abs(), 0.0).max())
+    relative = 0.0 if distance == 0 else distance / scale if scale > 0 else infinite
+    return Comparison(distance == 0 and _has_same_bits(value, reference), distance, relative)
+
+
+def _as_doubles(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().cpu()
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
+
+
+def _has_same_bits(value: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Tell whether two tensors have one format and the same bytes, which tell zero from minus zero."""
+    if value.dtype != reference.dtype:
+        return False
+    a, b = (t.detach().cpu().resolve_conj().resolve_neg().reshape(-1) for t in (value, reference))
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))

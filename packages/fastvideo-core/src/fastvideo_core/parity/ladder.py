@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastvideo_core.card import ModelCard, ParityTestSpec, resolve_ref
-from fastvideo_core.errors import FastVideoError
+from fastvideo_core.errors import ExecutionError, FastVideoError, describe_failure
 from fastvideo_core.parity.compare import Comparison
 
 __all__ = ["CheckContext", "CheckReport", "Measurement", "ParityReport", "run_ladder"]
@@ -75,7 +76,7 @@ class CheckReport:
     duration_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data; a distance that is infinite is null."""
         return {
             "test": self.spec.test_id,
             "level": self.spec.level.value,
@@ -89,8 +90,8 @@ class CheckReport:
                     "name": m.name,
                     "mode": m.mode,
                     "is_equal": m.comparison.is_equal,
-                    "max_absolute": m.comparison.max_absolute,
-                    "max_relative": m.comparison.max_relative,
+                    "max_absolute": _number(m.comparison.max_absolute),
+                    "max_relative": _number(m.comparison.max_relative),
                     "detail": m.detail,
                 }
                 for m in self.measurements
@@ -165,16 +166,24 @@ def _run(context: CheckContext) -> CheckReport:
     try:
         check: Check = resolve_ref(spec.check)
         measurements = tuple(check(context))
-    except (FastVideoError, ImportError, OSError) as error:
-        return CheckReport(spec, "not_run", reason=str(error), duration_s=time.monotonic() - started_at)
     except Exception as error:  # noqa: BLE001 - a reference may raise anything; the other checks still run
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return CheckReport(spec, "failed", reason=reason, duration_s=time.monotonic() - started_at)
+        status: Status = "not_run" if _is_obstacle(error) else "failed"
+        reason = describe_failure(error)
+        return CheckReport(spec, status, reason=reason, duration_s=time.monotonic() - started_at)
     reason = next((why for m in measurements if (why := _fault(spec, m))), "")
     if not measurements:
         reason = "the check measured nothing"
-    status: Status = "failed" if reason else "passed"
+    status = "failed" if reason else "passed"
     return CheckReport(spec, status, measurements, reason, time.monotonic() - started_at)
+
+
+def _is_obstacle(error: Exception) -> bool:
+    """Tell whether an error kept a check from running; a model that breaks down in it has failed it."""
+    return isinstance(error, (FastVideoError, ImportError, OSError)) and not isinstance(error, ExecutionError)
+
+
+def _number(distance: float) -> float | None:
+    return distance if math.isfinite(distance) else None
 
 
 def _fault(spec: ParityTestSpec, measurement: Measurement) -> str:

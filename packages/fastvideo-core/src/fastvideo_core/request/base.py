@@ -89,7 +89,7 @@ class OutputSpec(BaseModel):
     """What the caller wants back.
 
     Attributes:
-        artifacts: Outputs of the task by name; empty means its default output. Nodes that none of them needs do not run.
+        artifacts: Outputs of the task by name; empty means its default output. What none of them needs does not run.
         previews: Whether previews are streamed while it runs.
         capture_behavior: Whether behaviour records are captured (the rollout profile).
     """

@@ -32,11 +32,11 @@ def build_request(
         InputError: The card has no task for what is given.
     """
     chosen = task or _suggest_task(card, has_image=image is not None)
-    parts: list[Any] = [TextPart(name="prompt", text=prompt)]
-    if image is not None:
-        parts.append(_image_part(image))
     fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
     try:
+        parts: list[Any] = [TextPart(name="prompt", text=prompt)]
+        if image is not None:
+            parts.append(_image_part(image))
         return Request(
             task=chosen,
             inputs=tuple(parts),
@@ -47,17 +47,16 @@ def build_request(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        # A part names no field of the request; what is wrong in it is the prompt's text.
+        field = {"text": "prompt"}.get(place := ".".join(str(part) for part in first["loc"]), place)
         raise InputError(first["msg"], field=field, value=first["input"]) from None
 
 
 def _suggest_task(card: ModelCard, *, has_image: bool) -> str:
-    """Suggest a task at the boundary: one that takes an image if there is one, else one that needs none."""
-    tasks = card.capabilities.tasks
-    default = card.capabilities.default_task
-    if has_image:
-        return next((name for name, spec in tasks.items() if "image" in spec.inputs), default)
-    return default
+    """Suggest a task at the boundary: the card's default, or with an image one that takes it."""
+    default, tasks = card.capabilities.default_task, card.capabilities.tasks
+    takers = [name for name in (default, *tasks) if "image" in tasks[name].inputs]
+    return takers[0] if has_image and takers else default
 
 
 def _image_part(image: Any) -> ImagePart:

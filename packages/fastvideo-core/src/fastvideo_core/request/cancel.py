@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,22 +48,32 @@ class CancelScope:
 
 
 class CancelState:
-    """Which scopes of one request have been cancelled, and why."""
+    """Which scopes of one request have been cancelled, and why. May be used from any thread."""
 
-    __slots__ = ("_reasons",)
+    __slots__ = ("_listeners", "_reasons")
 
     def __init__(self) -> None:
-        self._reasons: dict[CancelScope, str] = {}
+        self._reasons: list[tuple[CancelScope, str]] = []  # a list, since it may grow while another thread reads
+        self._listeners: list[Callable[[], object]] = []
 
     def cancel(self, scope: CancelScope, reason: str = "cancelled by the caller") -> None:
-        """Mark a scope; the first reason stays."""
-        self._reasons.setdefault(scope, reason)
+        """Mark a scope, and wake whoever waits in it; the first reason stays."""
+        self._reasons.append((scope, reason))
+        for wake in tuple(self._listeners):
+            wake()
+
+    @contextmanager
+    def listening(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call `wake` at every cancellation while the context is open, in the thread that cancels."""
+        self._listeners.append(wake)
+        try:
+            yield
+        finally:
+            self._listeners.remove(wake)
 
     def reason(self, scope: CancelScope) -> str | None:
         """Return why a scope is cancelled, or None if it is not."""
-        if not self._reasons:
-            return None
-        return next((why for target, why in self._reasons.items() if scope.is_within(target)), None)
+        return next((why for target, why in self._reasons if scope.is_within(target)), None)
 
     def check(self, scope: CancelScope) -> None:
         """Raise if a scope is cancelled.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 __all__ = [
     "ArtifactCreated",
@@ -115,6 +115,12 @@ class MediaChunk(_Event):
     is_preview: bool = False
     data: Any = Field(default=None, exclude=True, repr=False)
     """Reference to the frames, uint8 (T, H, W, 3); not part of the JSON form."""
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> MediaChunk:
+        if self.end_s < self.start_s:
+            raise ValueError(f"a chunk from {self.start_s} s cannot end at {self.end_s} s")
+        return self
 
 
 class MediaComplete(_Event):

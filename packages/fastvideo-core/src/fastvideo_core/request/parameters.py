@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fastvideo_core.card import LoopSpec, TaskSpec
 from fastvideo_core.errors import LoopMismatchError, ParameterError
 
-__all__ = ["ParameterSource", "ResolvedParameters", "resolve_parameters"]
+__all__ = ["ParameterSource", "ResolvedParameters", "check_pinned", "resolve_parameters"]
 
 ParameterSource = Literal["request", "deploy", "card", "engine"]
 """Who set a value: the request, the deploy config, the card, or the engine (a seed that nobody gave)."""
@@ -85,7 +85,7 @@ def resolve_parameters(
         values[name] = spec.validate_value(name, value)
         sources[name] = source
     for loop in (loops or {}).values():
-        _check_pinned(loop, values)
+        check_pinned(loop, values)
     return ResolvedParameters(values, sources)
 
 
@@ -108,7 +108,12 @@ def _unknown(name: str, value: Any, task: TaskSpec) -> ParameterError:
     )
 
 
-def _check_pinned(loop: LoopSpec, values: Mapping[str, Any]) -> None:
+def check_pinned(loop: LoopSpec, values: Mapping[str, Any]) -> None:
+    """Refuse parameters other than those that the weights were trained for.
+
+    Raises:
+        LoopMismatchError: With the pinned value.
+    """
     for name, pinned in loop.pinned.items():
         if name in values and values[name] != pinned:
             raise LoopMismatchError(

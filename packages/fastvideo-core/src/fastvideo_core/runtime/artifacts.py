@@ -35,11 +35,15 @@ def make_artifact(node: ArtifactNode, value: Any, prepared: PreparedRequest, ins
 
 
 def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: ModelInstance) -> Provenance:
-    """Return what made an artifact: card, weights, request and every resolved parameter, texts included."""
+    """Return what made an artifact: card, weights, request and every resolved parameter, texts included.
+
+    What single nodes were given stands under `node.parameter`.
+    """
     texts = {name: value for name, value in prepared.inputs.items() if isinstance(value, str)}
     parameters = {
         **{name: {"value": text, "source": "request"} for name, text in texts.items()},
         **prepared.parameters.to_json(),
+        **_overrides(prepared),
         "precision": {"value": instance.precision, "source": "engine"},
         "exact": {"value": prepared.request.exact, "source": "request"},
     }
@@ -55,3 +59,9 @@ def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: Mod
             "seed": prepared.parameters.get("seed"),
         }
     )
+
+
+def _overrides(prepared: PreparedRequest) -> dict[str, Any]:
+    resolved = {node_id: prepared.parameters_of(node_id).to_json() for node_id in prepared.node_parameters}
+    given = prepared.request.node_overrides
+    return {f"{node_id}.{name}": resolved[node_id][name] for node_id in resolved for name in given[node_id]}

@@ -8,8 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
-from fastvideo_core.card import CheckpointSource, ModelCard
-from fastvideo_core.errors import CardError, CheckpointError, PluginError, UnknownCardError
+from fastvideo_core.card import CheckpointSource, ModelCard, foreign_refs
+from fastvideo_core.errors import (
+    CardError,
+    CheckpointError,
+    FastVideoError,
+    PluginError,
+    UnknownCardError,
+    describe_failure,
+)
 from fastvideo_core.extend import PluginRegistry, load_plugins
 
 __all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog"]
@@ -33,14 +40,9 @@ class Catalog:
     """
 
     def __init__(self, registry: PluginRegistry, *, fetch_configs: FetchConfigs | None = None) -> None:
-        self._registry = registry
         self._fetch_configs = fetch_configs
-        self.cards = _collect(registry)
-        self.repositories = {
-            repository: card_id
-            for mapping in registry.manager.hook.hub_repositories()
-            for repository, card_id in mapping.items()
-        }
+        self._registry = registry
+        self.cards, self.repositories = self._collect()
 
     @classmethod
     def installed(cls) -> Self:
@@ -66,10 +68,10 @@ class Catalog:
         """
         if name in self.cards:
             return self.cards[name]
-        path = Path(name).expanduser()
-        if path.is_dir():
+        path = _existing_path(name)
+        if path is not None and path.is_dir():
             return self.read_folder(path)
-        if path.exists():
+        if path is not None:
             raise UnknownCardError(
                 "a file, not a folder", field="card", value=name, allowed="a folder in diffusers layout"
             )
@@ -100,21 +102,67 @@ class Catalog:
     def _describe(self, folder: Path, source: CheckpointSource) -> ModelCard:
         card_file = folder / CARD_FILE
         if card_file.is_file():
-            card = ModelCard.from_json(card_file.read_text(encoding="utf-8"), origin=str(card_file))
+            card = self._read_card(card_file)
             return card.model_copy(update={"checkpoint": card.checkpoint.model_copy(update={"source": source})})
         index = read_json(folder / INDEX_FILE, missing=f"{folder} holds neither {CARD_FILE} nor {INDEX_FILE}")
         configs = {
             path.parent.name: read_json(path) for path in sorted(folder.glob("*/*config.json")) if _is_config(path)
         }
-        card = self._registry.manager.hook.card_from_layout(source=source, index=index, configs=configs)
-        if card is None:
+        described = self._ask_families(source, index, configs, folder)
+        if described is None:
             raise CheckpointError(
                 f"no installed family knows {index.get('_class_name', 'a pipeline without _class_name')!r} "
                 f"({folder / INDEX_FILE}); installed: {', '.join(self._families()) or 'none'}"
             )
-        if not isinstance(card, ModelCard):
+        return described
+
+    def _read_card(self, path: Path) -> ModelCard:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CardError(f"{path} cannot be read: {describe_failure(error)}") from error
+        card = ModelCard.from_json(text, origin=str(path))
+        for place, ref in foreign_refs(card, self._registry.packages):
+            raise CardError(f"{path}: {place} names {ref!r}, which belongs to no installed plugin; install its plugin")
+        return card
+
+    def _ask_families(
+        self, source: CheckpointSource, index: Mapping[str, Any], configs: Mapping[str, Any], folder: Path
+    ) -> ModelCard | None:
+        """Return what a family makes of a checkpoint in its layout, or None if it is of none.
+
+        Raises:
+            CheckpointError: A family knows the layout, and something in it is missing or wrong.
+        """
+        try:
+            card = self._registry.manager.hook.card_from_layout(source=source, index=index, configs=configs)
+        except FastVideoError:
+            raise
+        except Exception as error:
+            raise CheckpointError(f"{folder} cannot be described: {describe_failure(error)}") from error
+        if card is not None and not isinstance(card, ModelCard):
             raise PluginError(f"card_from_layout returned a {type(card).__name__}; allowed: ModelCard or None")
         return card
+
+    def _collect(self) -> tuple[dict[str, ModelCard], dict[str, str]]:
+        """Return the plugins' cards by id and card ids by repository; a plugin that fails is noted as failed.
+
+        Raises:
+            CardError: Two plugins bring a card of the same id.
+        """
+        cards: dict[str, ModelCard] = {}
+        repositories: dict[str, str] = {}
+        for name, _ in sorted(self._registry.manager.list_name_plugin()):
+            try:
+                own = _cards_of(self._registry, name)
+                repositories |= _repositories_of(self._registry, name, own)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the others' cards stay
+                self._registry = self._registry.with_failure(name, describe_failure(error))
+                continue
+            if doubled := sorted(cards.keys() & own.keys()):
+                raise CardError(f"{name} brings cards that another plugin brings too, {doubled}; uninstall one")
+            cards |= own
+        return dict(sorted(cards.items())), repositories
 
     def _families(self) -> list[str]:
         return sorted({card.family for card in self.cards.values()})
@@ -128,7 +176,7 @@ class Catalog:
             f"no such card{hint}",
             field="card",
             value=name,
-            allowed=f"an installed card ({', '.join(self.cards) or 'none'}), a local folder, or a hub repository org/name",
+            allowed=f"an installed card ({', '.join(self.cards) or 'none'}), a local folder, a hub repository org/name",
             nearest=next(iter(near), None),
         )
 
@@ -154,14 +202,33 @@ def _is_config(path: Path) -> bool:
     return path.name in ("config.json", "scheduler_config.json")
 
 
-def _collect(registry: PluginRegistry) -> dict[str, ModelCard]:
-    cards: dict[str, ModelCard] = {}
-    for brought in registry.manager.hook.model_cards():
-        for card in brought:
-            if card.model_id in cards:
-                raise CardError(f"two plugins bring a card {card.model_id!r}; uninstall one")
-            cards[card.model_id] = card
-    return dict(sorted(cards.items()))
+def _cards_of(registry: PluginRegistry, plugin: str) -> dict[str, ModelCard]:
+    """Return the cards that a plugin brings, by id."""
+    brought = tuple(registry.call_one(plugin, "model_cards") or ())
+    for card in brought:
+        if not isinstance(card, ModelCard):
+            raise PluginError(f"model_cards gave a {type(card).__name__}; allowed: ModelCard")
+    cards = {card.model_id: card for card in brought}
+    if len(cards) < len(brought):
+        raise PluginError("model_cards gave two cards of the same id")
+    return cards
+
+
+def _repositories_of(registry: PluginRegistry, plugin: str, cards: Mapping[str, ModelCard]) -> dict[str, str]:
+    """Return the hub repositories that a plugin's cards stand for."""
+    repositories = dict(registry.call_one(plugin, "hub_repositories") or {})
+    if unknown := sorted(set(repositories.values()) - set(cards)):
+        raise PluginError(f"hub_repositories names cards that the plugin does not bring: {', '.join(unknown)}")
+    return repositories
+
+
+def _existing_path(name: str) -> Path | None:
+    """Return the file or folder of a name, or None if there is none that this user can see."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a NUL
+        return None
 
 
 def _fetch_from_hub(repository: str, revision: str | None) -> Path:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError as FutureCancelledError
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
 from fastvideo_core.card import ModelCard
-from fastvideo_core.errors import CancelledError, InputError, ResourceError
+from fastvideo_core.errors import ExecutionError, InputError, ResourceError
+from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 from fastvideo_core.runtime.executor import SerialExecutor, Tap
+from fastvideo_core.runtime.failures import release_frames
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
@@ -25,19 +28,22 @@ from fastvideo_core.runtime.run import GenerationResult, RequestRun
 
 __all__ = ["DEFAULT_CARD", "Engine", "RequestHandle"]
 
+_LOG = logging.getLogger(__name__)
+
 
 class RequestHandle:
-    """A request that an engine has accepted."""
+    """A request that an engine has accepted. It holds on to its result and events, not to the model."""
 
     def __init__(self, run: RequestRun, future: Future[GenerationResult], events: SimpleQueue[Any]) -> None:
-        self._run = run
+        self._scope = run.scope
+        self._cancel = run.cancel
         self._future = future
         self._events = events
 
     @property
     def request_id(self) -> str:
         """The request's id."""
-        return self._run.prepared.request.request_id
+        return self._scope.scope_id
 
     @property
     def is_done(self) -> bool:
@@ -45,29 +51,62 @@ class RequestHandle:
         return self._future.done()
 
     def cancel(self, reason: str = "cancelled by the caller") -> None:
-        """Cancel it at its next step boundary; does nothing once it has ended."""
-        self._run.cancel.cancel(self._run.scope, reason)
+        """Cancel it at its next step boundary, at once while it waits; does nothing once it has ended."""
+        self._cancel.cancel(self._scope, reason)
 
     def result(self, timeout_s: float | None = None) -> GenerationResult:
-        """Wait for the result.
+        """Wait for the result; never in an event's callback, which would wait for itself.
 
         Raises:
             TimeoutError: It takes longer; the request goes on.
             FastVideoError: Why the request ended without one.
         """
-        try:
-            return self._future.result(timeout_s)
-        except FutureCancelledError:
-            raise CancelledError(f"request:{self.request_id}: the engine was closed") from None
+        return self._future.result(timeout_s)
 
     def events(self) -> Iterator[Any]:
-        """Yield the events in order, the last one included; blocks while there is none."""
+        """Yield the events in order, the last one included; blocks while there is none. Each is given out once."""
         while (event := self._events.get()) is not None:
             yield event
+        self._events.put(None)  # for whoever else asks
 
-    def __await__(self) -> Any:
-        """Wait for the result in a coroutine."""
-        return asyncio.wrap_future(self._future).__await__()
+    def __await__(self) -> Generator[Any, None, GenerationResult]:
+        """Wait for the result in a coroutine; if that is cancelled, so is the request."""
+        return self._wait().__await__()
+
+    async def _wait(self) -> GenerationResult:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell(_: Future[GenerationResult]) -> None:
+            with suppress(RuntimeError):  # the caller's loop is closed, so nobody waits
+                loop.call_soon_threadsafe(ended.set)
+
+        self._future.add_done_callback(tell)
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            self.cancel("whoever awaited it was cancelled")
+            raise
+        return self._future.result()
+
+
+class _Publisher:
+    """Puts a request's events into its stream, and calls the caller back, which can do no harm to the engine."""
+
+    def __init__(self, events: SimpleQueue[Any], on_event: Callable[[Any], None] | None) -> None:
+        self._events = events
+        self._on_event = on_event
+
+    def __call__(self, event: Any) -> None:
+        self._events.put(event)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except BaseException:  # noqa: BLE001 - whatever it raises, an exit included, must not end the control plane
+            # The request is not to blame for who looks on.
+            _LOG.exception("request:%s: the event callback failed and is not called again", event.request_id)
+            self._on_event = None
 
 
 class Engine:
@@ -81,11 +120,11 @@ class Engine:
             raise InputError(
                 "at least one request must run", field="max_running", value=max_running, allowed="1 or more"
             )
-        self.instance = instance
+        self._card = instance.card
+        self._instance: ModelInstance | None = instance
         self._executor = SerialExecutor({instance.instance_id: instance}, tap=tap)
         self._runs: dict[str, RequestRun] = {}
         self._lock = threading.Lock()
-        self._is_closed = False
         self._control = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(max_running)
         self._thread = threading.Thread(target=self._control.run_forever, name="fastvideo-control", daemon=True)
@@ -127,7 +166,18 @@ class Engine:
     @property
     def card(self) -> ModelCard:
         """The card that is loaded."""
-        return self.instance.card
+        return self._card
+
+    @property
+    def instance(self) -> ModelInstance:
+        """The resident model.
+
+        Raises:
+            ResourceError: The engine is closed.
+        """
+        if self._instance is None:
+            raise ResourceError("the engine is closed; open another one")
+        return self._instance
 
     def generate(
         self,
@@ -148,7 +198,7 @@ class Engine:
             image: For tasks that take one: a path, a PIL image, or uint8 pixels (H, W, 3).
             outputs: Artifacts by name; empty takes the task's default.
             exact: Whether to follow the reference's order of operations to the bit.
-            on_event: Called with every event.
+            on_event: Called with every event; see `submit`.
             **parameters: Parameters of the task; those left out are resolved from the card.
 
         Raises:
@@ -162,7 +212,7 @@ class Engine:
         handle = self.submit(request, on_event=on_event)
         try:
             return handle.result()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             handle.cancel("interrupted")
             raise
 
@@ -186,8 +236,14 @@ class Engine:
     def submit(self, request: Request, *, on_event: Callable[[Any], None] | None = None) -> RequestHandle:
         """Accept a request.
 
+        Args:
+            request: The request.
+            on_event: Called with every event, on the engine's own thread: it must not block. If it raises, that is
+                logged, it is not called again, and the request goes on.
+
         Raises:
             InputError: It is not valid for the card, or its id is in use.
+            CheckpointError: Its task needs components that were not loaded.
             ResourceError: The engine is closed.
         """
         return self.submit_prepared(prepare_request(self.card, request), on_event=on_event)
@@ -197,29 +253,29 @@ class Engine:
     ) -> RequestHandle:
         """Accept a request that `prepare_request` has checked against this engine's card."""
         events: SimpleQueue[Any] = SimpleQueue()
-
-        def publish(event: Any) -> None:
-            events.put(event)
-            if on_event is not None:
-                on_event(event)
-
-        run = RequestRun(prepared, self.instance, self._executor, publish)
         request_id = prepared.request.request_id
         with self._lock:
-            if self._is_closed:
-                raise ResourceError("the engine is closed; open another one")
+            instance = self.instance
+            _check_fits(prepared, instance)
             if request_id in self._runs:
                 raise InputError("a request of this id is running", field="request_id", value=request_id)
+            run = RequestRun(prepared, instance, self._executor, _Publisher(events, on_event))
             self._runs[request_id] = run
             future = asyncio.run_coroutine_threadsafe(self._run(run, events), self._control)
         return RequestHandle(run, future, events)
 
     def close(self) -> None:
-        """Cancel what runs at its next step boundary, wait for that, and free the model."""
+        """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.
+
+        Raises:
+            ExecutionError: It is called in an event's callback, where it would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise ExecutionError("an event's callback cannot close the engine that calls it; close it elsewhere")
         with self._lock:
-            if self._is_closed:
+            if self._instance is None:
                 return
-            self._is_closed = True
+            self._instance = None
             for run in self._runs.values():
                 run.cancel.cancel(run.scope, "the engine was closed")
         asyncio.run_coroutine_threadsafe(self._drain(), self._control).result()
@@ -237,15 +293,30 @@ class Engine:
         self.close()
 
     async def _run(self, run: RequestRun, events: SimpleQueue[Any]) -> GenerationResult:
+        request_id = run.prepared.request.request_id
         try:
-            async with self._slots:
-                return await run.run()
+            return await run.run(self._slots)
+        except BaseException as error:
+            release_frames(error)
+            raise
         finally:
+            del run  # an error keeps this frame alive
             with self._lock:
-                self._runs.pop(run.prepared.request.request_id, None)
+                del self._runs[request_id]
             events.put(None)
 
     async def _drain(self) -> None:
         own = asyncio.current_task()
-        pending: list[Coroutine[Any, Any, Any] | asyncio.Task[Any]] = [t for t in asyncio.all_tasks() if t is not own]
-        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not own), return_exceptions=True)
+
+
+def _check_fits(prepared: PreparedRequest, instance: ModelInstance) -> None:
+    """Refuse a request of another card, or one whose loops need what is not loaded, before any step is made."""
+    if prepared.card is not instance.card and prepared.card != instance.card:
+        raise InputError(
+            "the request was prepared for another card", field="card", value=prepared.card.model_id,
+            allowed=instance.card.model_id,
+        )  # fmt: skip
+    for node in prepared.nodes:
+        if isinstance(node, ModelLoopNode):
+            instance.loop(node.loop)

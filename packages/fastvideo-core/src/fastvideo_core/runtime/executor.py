@@ -13,15 +13,15 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from fastvideo_core.errors import ExecutionError, FastVideoError, ResourceError
 from fastvideo_core.loop.work import StepResult, WorkPlan
+from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 
 __all__ = ["Executor", "SerialExecutor", "Tap"]
 
 _T = TypeVar("_T")
 Tap = Callable[[str, WorkPlan[Any], torch.Tensor], None]
-"""An observer of named intermediate tensors: name, the plan they belong to, and the tensor, which it must not change."""
+"""An observer of named intermediate tensors: name, the plan that it belongs to, and the tensor, which it only reads."""
 
 
 class Executor(Protocol):
@@ -31,8 +31,8 @@ class Executor(Protocol):
         """Run one step, alone or with others."""
         ...
 
-    async def call(self, function: Callable[[], _T]) -> _T:
-        """Run host work that belongs to the device plane (drawing noise, converting frames)."""
+    async def call(self, function: Callable[[], _T], *, where: str) -> _T:
+        """Run host work that belongs to the device plane (drawing noise, converting frames); `where` names it."""
         ...
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class SerialExecutor:
     """
 
     def __init__(self, instances: Mapping[str, ModelInstance], *, tap: Tap | None = None) -> None:
-        self._instances = instances
+        self._instances = dict(instances)
         self._tap = tap
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fastvideo-device")
 
@@ -78,34 +78,36 @@ class SerialExecutor:
             ExecutionError: The step failed; the message names it and the cause.
             ResourceError: The device had no memory left for it.
         """
-        return await self.call(lambda: self._run(plan))
+        return await self.call(lambda: self._run(plan), where=plan.where())
 
-    async def call(self, function: Callable[[], _T]) -> _T:
-        """Run a function on the worker thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
+    async def call(self, function: Callable[[], _T], *, where: str) -> _T:
+        """Run a function on the worker thread.
+
+        Raises:
+            ExecutionError: It failed; `where` begins the message.
+            ResourceError: There was no memory left for it.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._worker, _guarded, function, where)
 
     def close(self) -> None:
-        """Stop the worker after the step in progress."""
+        """Stop the worker after the step in progress, and let go of the models."""
         self._worker.shutdown(wait=True, cancel_futures=True)
+        self._instances.clear()
 
     def _run(self, plan: WorkPlan[Any]) -> StepResult[Any]:
         instance = self._instances[plan.instance_id]
         context = _StepContext(plan, self._tap)
-        try:
-            with torch.set_grad_enabled(plan.profile == "train"):
-                (result,) = instance.steps[plan.loop_id](instance, [plan], context)
-        except FastVideoError:
-            raise
-        except Exception as error:  # whatever a step body raises ends this request, with the step named
-            raise _explain(plan, error) from error
+        with torch.set_grad_enabled(plan.profile == "train"):
+            (result,) = instance.steps[plan.loop_id](instance, [plan], context)
         return result
 
 
-def _explain(plan: WorkPlan[Any], error: Exception) -> FastVideoError:
-    of = f" of {plan.num_steps}" if plan.num_steps else ""
-    where = f"{plan.cancel_scope.path()}: step {plan.step_index + 1}{of} of {plan.loop_id}"
-    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
-    if is_memory:
-        first_line = str(error).splitlines()[0] if str(error) else "no more memory"
-        return ResourceError(f"{where} ran out of memory: {first_line}; ask for fewer frames or a smaller size")
-    return ExecutionError(f"{where} failed: {type(error).__name__}: {' '.join(str(error).split())}")
+def _guarded(function: Callable[[], _T], where: str) -> _T:
+    """Run a function; whatever it raises, an exit of the interpreter included, ends one request and not the engine."""
+    try:
+        return function()
+    except BaseException as error:
+        failure = as_failure(error, where)
+        if failure is error:
+            raise
+        raise failure from error

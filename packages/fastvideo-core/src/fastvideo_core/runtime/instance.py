@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastvideo_core.card import ComponentFiles, ComponentSpec, LoopSpec, ModelCard, resolve_ref
-from fastvideo_core.errors import CheckpointError
+from fastvideo_core.errors import CardError, CheckpointError, FastVideoError, describe_failure
 from fastvideo_core.loop.base import Loop, StepBody
 
 __all__ = ["ComponentSource", "LoadedComponent", "ModelInstance", "needed_components"]
@@ -88,7 +88,7 @@ class ModelInstance:
         self.steps: dict[str, StepBody] = {}
         for loop_id, spec in card.loops.items():
             if set(spec.components) <= set(components):
-                self.loops[loop_id] = resolve_ref(spec.loop)(spec, self)
+                self.loops[loop_id] = self._make_loop(spec)
                 self.steps[loop_id] = resolve_ref(spec.step)
 
     def config(self, component_id: str) -> Any:
@@ -122,6 +122,16 @@ class ModelInstance:
             f"loop {loop_id} of {self.card.model_id} needs components that are not loaded: {', '.join(missing)}; "
             "open the engine with a task that needs them"
         )
+
+    def _make_loop(self, spec: LoopSpec) -> Loop[Any]:
+        make = resolve_ref(spec.loop)
+        try:
+            loop: Loop[Any] = make(spec, self)
+        except FastVideoError:
+            raise
+        except Exception as error:
+            raise CardError(f"loop {spec.loop_id} of {self.card.model_id}: {describe_failure(error)}") from error
+        return loop
 
     def _component(self, component_id: str) -> LoadedComponent:
         if component_id in self._components:

@@ -10,9 +10,18 @@ from typing import Any, TypeVar
 import torch
 
 from fastvideo_core.card import ComponentSpec, ModelCard, resolve_ref
-from fastvideo_core.errors import ParameterError, ResourceError
+from fastvideo_core.errors import (
+    CardError,
+    CheckpointError,
+    FastVideoError,
+    ParameterError,
+    ResourceError,
+    describe_failure,
+)
 from fastvideo_core.loop.policies.precision import torch_dtype
+from fastvideo_core.runtime.failures import is_out_of_memory
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, ModelInstance, needed_components
+from fastvideo_core.runtime.prepare import check_task
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.keys import keep_name
@@ -69,18 +78,19 @@ def load_instance(
 
     Raises:
         UnknownTaskError: The card has no such task.
+        LoopMismatchError: A task runs a loop that the weights do not assume.
         PrecisionMismatchError: The weights do not run in that precision.
         CheckpointError: Weights are missing or broken.
         ResourceError: There is no such device, or no room.
     """
     target = resolve_device(device)
     chosen = resolve_precision(card, precision, target)
-    for task in tasks or ():
-        card.task(task)
-    specs = needed_components(card, tasks or tuple(card.capabilities.tasks))
-    sources = _sources(card, specs, target, chosen, access, on_progress)
+    wanted = tuple(tasks or card.capabilities.tasks)
+    for task in wanted:
+        check_task(card, task)
+    sources = _sources(card, needed_components(card, wanted), target, chosen, access, on_progress)
     _check_memory(card, sources, target)
-    components = {source.spec.component_id: resolve_ref(source.spec.factory)(source) for source in sources}
+    components = {source.spec.component_id: _build(card, source) for source in sources}
     return ModelInstance(card, card.model_id, components, precision=chosen, device=target)
 
 
@@ -137,7 +147,7 @@ def resolve_device(device: str) -> torch.device:
         raise ParameterError("not a device", field="device", value=device, allowed="auto, cpu, cuda, cuda:<index>")
     if target.type == "cuda" and not torch.cuda.is_available():
         raise ResourceError(f"device {device!r} is not there: torch {torch.__version__} finds no CUDA device; use cpu")
-    if target.type == "cuda" and target.index is not None and target.index >= torch.cuda.device_count():
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
         raise ResourceError(f"device {device!r} is not there: this machine has {torch.cuda.device_count()}")
     return target
 
@@ -181,6 +191,22 @@ def _sources(
         )
         for spec in specs
     ]
+
+
+def _build(card: ModelCard, source: ComponentSource) -> LoadedComponent:
+    """Call a component's factory; whatever it raises becomes an error that names the component."""
+    name = source.spec.component_id
+    try:
+        loaded = resolve_ref(source.spec.factory)(source)
+    except FastVideoError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ResourceError(f"no memory for {name} of {card.model_id}: {describe_failure(error)}") from error
+        raise CheckpointError(f"{name} of {card.model_id} cannot be built: {describe_failure(error)}") from error
+    if not isinstance(loaded, LoadedComponent):
+        raise CardError(f"{source.spec.factory!r} returned a {type(loaded).__name__}; allowed: a LoadedComponent")
+    return loaded
 
 
 def _check_memory(card: ModelCard, sources: Sequence[ComponentSource], device: torch.device) -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, resolve_ref
-from fastvideo_core.errors import InputError, ParameterError, PromptError
+from fastvideo_core.errors import CardError, InputError, ParameterError, PromptError
 from fastvideo_core.program.base import ArtifactNode, InlineProgram, ModelLoopNode
 from fastvideo_core.request.base import ImagePart, Request, TextPart
-from fastvideo_core.request.parameters import ResolvedParameters, resolve_parameters
+from fastvideo_core.request.parameters import ResolvedParameters, check_pinned, resolve_parameters
 
-__all__ = ["PreparedRequest", "prepare_request"]
-
-MAX_SEED = 2**63 - 1
+__all__ = ["PreparedRequest", "check_task", "prepare_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +54,36 @@ def prepare_request(card: ModelCard, request: Request, *, deploy: Mapping[str, A
     Raises:
         InputError: The task, an input, a parameter or an output is not one of the card's.
     """
+    program = check_task(card, request.task)
     task = card.task(request.task)
-    program: InlineProgram = resolve_ref(task.program)
-    program.check_against(card)
     nodes = program.needed_for(_wanted(task, request))
     loops = {node.loop: card.loops[node.loop] for node in nodes if isinstance(node, ModelLoopNode)}
     parameters = resolve_parameters(task, request.parameters, deploy=deploy, loops=loops)
     if "seed" in parameters and parameters["seed"] is None:
         parameters = parameters.with_value("seed", secrets.randbelow(2**31), "engine")
     overrides = _node_parameters(task, request, nodes, deploy, loops, parameters)
-    return PreparedRequest(request, card, program, nodes, parameters, overrides, _read_inputs(task, request))
+    inputs = _read_inputs(task, request)
+    _check_sources(nodes, program, inputs)
+    return PreparedRequest(request, card, program, nodes, parameters, overrides, inputs)
+
+
+def check_task(card: ModelCard, name: str) -> InlineProgram:
+    """Return the program of a task, refusing one that the card's weights were not made for. Needs no weights.
+
+    Raises:
+        UnknownTaskError: The card has no such task.
+        LoopMismatchError: The program runs a loop that the weights do not assume, or the card's own defaults
+            contradict what the weights were trained for.
+        CardError: The card names no program, or one that does not fit it.
+    """
+    task = card.task(name)
+    program = resolve_ref(task.program)
+    if not isinstance(program, InlineProgram):
+        raise CardError(f"task {name} of {card.model_id} names {task.program!r}, which is no program")
+    program.check_against(card)
+    for loop_id in program.loop_ids():
+        check_pinned(card.loops[loop_id], task.defaults())
+    return program
 
 
 def _wanted(task: TaskSpec, request: Request) -> tuple[str, ...]:
@@ -94,10 +112,24 @@ def _node_parameters(
                 "no such node in the program", field="node_overrides", value=node_id, allowed=", ".join(known)
             )
         merged = {**request.parameters, "seed": parameters.get("seed"), **given}
-        if "seed" not in task.parameters:
+        if merged["seed"] is None:
+            merged["seed"] = parameters.get("seed")
+        if "seed" not in task.parameters and "seed" not in given:
             merged.pop("seed")
         resolved[node_id] = resolve_parameters(task, merged, deploy=deploy, loops=loops)
     return resolved
+
+
+def _check_sources(
+    nodes: tuple[ModelLoopNode | ArtifactNode, ...], program: InlineProgram, inputs: Mapping[str, Any]
+) -> None:
+    """Refuse an output whose loop does not run without an input that was not given."""
+    for node in nodes:
+        if isinstance(node, ArtifactNode):
+            source = program.node(node.source.node)
+            needed = source.requires_input if isinstance(source, ModelLoopNode) else None
+            if needed is not None and needed not in inputs:
+                raise InputError(f"output {node.node_id} needs this input", field=needed, value=None, allowed="given")
 
 
 def _read_inputs(task: TaskSpec, request: Request) -> dict[str, Any]:

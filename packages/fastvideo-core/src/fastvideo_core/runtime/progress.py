@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastvideo_core.loop.work import StepResult, WorkPlan
+from fastvideo_core.loop.work import StepResult, StreamChunk, WorkPlan
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request import events
 from fastvideo_core.runtime.prepare import PreparedRequest
@@ -16,19 +16,20 @@ __all__ = ["EventLog", "Progress"]
 GENERATIVE_WEIGHT = 8.0
 """How much longer a generative node is taken to be than any other, before anything is measured."""
 
+FRAMES_CODEC = "rgb24"
+"""Media chunks within a process are plain frames, uint8 (T, H, W, 3)."""
+
 
 class EventLog:
     """Numbers the events of a request and hands them on."""
 
-    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Any], None] | None) -> None:
+    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Any], None]) -> None:
         self._prepared = prepared
         self._on_event = on_event
         self._sequence = 0
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> None:
         """Build the next event and hand it on."""
-        if self._on_event is None:
-            return
         request_id = self._prepared.request.request_id
         event = event_type(request_id=request_id, sequence=self._sequence, time_s=time.time(), **fields)
         self._sequence += 1
@@ -54,7 +55,7 @@ class EventLog:
 
     def failed(self, error: Exception) -> None:
         """The request ended with an error."""
-        self.emit(events.RequestFailed, error=type(error).__name__, message=str(error))
+        self.emit(events.RequestFailed, error=type(error).__name__, message=" ".join(str(error).split()))
 
     def cancelled(self, reason: str) -> None:
         """The request was cancelled."""
@@ -62,7 +63,7 @@ class EventLog:
 
 
 class Progress:
-    """Turns committed steps into progress events with the time that is left.
+    """Turns committed steps into progress events with the time that is left, and their chunks into media events.
 
     The share of a node in the whole is an estimate until it has run: a generative node counts `GENERATIVE_WEIGHT`
     times as much as any other. The time left follows from the time taken so far.
@@ -76,6 +77,8 @@ class Progress:
         self._shares = {node_id: weight / total for node_id, weight in weights.items()}
         self._done = dict.fromkeys(weights, 0.0)
         self._fraction = 0.0
+        self._num_chunks: dict[str, int] = {}
+        self._prepared = prepared
         self._log = log
         self._started_at: float | None = None
 
@@ -85,12 +88,14 @@ class Progress:
             self._started_at = time.monotonic()
             self._log.emit(events.RequestStarted)
 
+    def finished(self, node_id: str) -> None:
+        """Note that a node has nothing left to do, however many steps it took."""
+        self._note(node_id, 1.0)
+
     def committed(self, node_id: str, plan: WorkPlan[Any], result: StepResult[Any]) -> None:
         """Report a committed step and stream its chunks."""
         if plan.num_steps:
-            self._done[node_id] = (plan.step_index + 1) / plan.num_steps
-        fraction = sum(self._shares[name] * done for name, done in self._done.items())
-        self._fraction = min(1.0, max(self._fraction, fraction))
+            self._note(node_id, (plan.step_index + 1) / plan.num_steps)
         elapsed_s = time.monotonic() - (self._started_at or time.monotonic())
         remaining_s = elapsed_s * (1 - self._fraction) / self._fraction if self._fraction > 0 else None
         self._log.emit(
@@ -103,12 +108,31 @@ class Progress:
         )
         for chunk in result.chunks:
             if chunk.kind in ("media", "preview"):
-                self._log.emit(
-                    events.MediaChunk,
-                    stream=chunk.stream,
-                    index=chunk.index,
-                    start_s=chunk.start_s,
-                    end_s=chunk.end_s,
-                    is_preview=chunk.kind == "preview",
-                    data=chunk.data,
-                )
+                self._stream(node_id, chunk)
+
+    def _note(self, node_id: str, done: float) -> None:
+        self._done[node_id] = max(self._done[node_id], done)
+        fraction = sum(self._shares[name] * done for name, done in self._done.items())
+        self._fraction = min(1.0, max(self._fraction, fraction))
+
+    def _stream(self, node_id: str, chunk: StreamChunk) -> None:
+        """Emit a chunk of frames; the first is announced, the last is followed by the end of the stream."""
+        num_before = self._num_chunks.get(chunk.stream, 0)
+        if num_before == 0:
+            _, height, width, _ = chunk.data.shape
+            fps = self._prepared.parameters_of(node_id)["fps"]
+            self._log.emit(
+                events.MediaInit, stream=chunk.stream, codec=FRAMES_CODEC, width=width, height=height, fps=fps
+            )
+        self._num_chunks[chunk.stream] = num_before + 1
+        self._log.emit(
+            events.MediaChunk,
+            stream=chunk.stream,
+            index=chunk.index,
+            start_s=chunk.start_s,
+            end_s=chunk.end_s,
+            is_preview=chunk.kind == "preview",
+            data=chunk.data,
+        )
+        if chunk.is_final:
+            self._log.emit(events.MediaComplete, stream=chunk.stream, num_chunks=num_before + 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from fastvideo_core.errors import CancelledError
+from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
@@ -20,11 +21,14 @@ from fastvideo_core.request.cancel import CancelScope, CancelState
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_core.runtime.artifacts import make_artifact
 from fastvideo_core.runtime.executor import Executor
+from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.progress import EventLog, Progress
 
 __all__ = ["GenerationResult", "RequestRun", "make_generator"]
+
+_T = TypeVar("_T")
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -69,19 +73,22 @@ class GenerationResult:
 class _NodeContext:
     """What the driver of one node is given."""
 
-    __slots__ = ("_executor", "_progress", "_run")
+    __slots__ = ("_executor", "_progress", "_run", "_scope")
 
-    def __init__(self, executor: Executor, progress: Progress, run: RequestRun) -> None:
+    def __init__(self, executor: Executor, progress: Progress, run: RequestRun, scope: CancelScope) -> None:
         self._executor = executor
         self._progress = progress
         self._run = run
+        self._scope = scope
 
     async def execute(self, plan: WorkPlan[Any]) -> StepResult[Any]:
         self._progress.started()
         return await self._executor.execute(plan)
 
     async def wait(self, wait: Wait) -> Any:
-        return await self._run.next_event(wait)
+        if wait.until_s is None:
+            raise ExecutionError(f"{self._scope.path()}: the loop waits for its {wait.reason}; only a session has one")
+        await self._run.unless_cancelled(asyncio.sleep(max(0.0, wait.until_s - time.monotonic())), self._scope)
 
     async def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
         self._progress.committed(run.node_id, plan, result)
@@ -94,7 +101,7 @@ class RequestRun:
         prepared: The request.
         instance: The model.
         executor: Where steps run.
-        on_event: Called with every event, in order, on the control plane; it must not block.
+        on_event: Called with every event, in order, on the control plane; it must neither block nor raise.
     """
 
     def __init__(
@@ -102,7 +109,7 @@ class RequestRun:
         prepared: PreparedRequest,
         instance: ModelInstance,
         executor: Executor,
-        on_event: Callable[[Any], None] | None = None,
+        on_event: Callable[[Any], None],
     ) -> None:
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
@@ -112,19 +119,22 @@ class RequestRun:
         self._executor = executor
         self._events = EventLog(prepared, on_event)
         self._progress = Progress(prepared, self._events)
-        self._outside: asyncio.Queue[Any] = asyncio.Queue()
         self._accepted_at = time.monotonic()
         self._durations: dict[str, float] = {}
 
-    async def run(self) -> GenerationResult:
-        """Run all nodes; independent ones side by side.
+    async def run(self, slots: asyncio.Semaphore) -> GenerationResult:
+        """Wait for a slot, then run all nodes; independent ones side by side.
 
         Raises:
             FastVideoError: Why the request ended early; the event stream has said so by then.
         """
         self._events.accepted()
         try:
-            artifacts = await self._run_nodes()
+            await self.unless_cancelled(slots.acquire(), self.scope)
+            try:
+                artifacts = await self._run_nodes()
+            finally:
+                slots.release()
         except CancelledError as error:
             self._events.cancelled(str(error))
             raise
@@ -134,21 +144,35 @@ class RequestRun:
         except Exception as error:
             self._events.failed(error)
             raise
-        finally:
-            self.loop_runs.clear()
         duration_s = time.monotonic() - self._accepted_at
         self._events.completed(tuple(artifacts), duration_s)
         return GenerationResult(
             self.prepared.request.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations)
         )
 
-    async def next_event(self, wait: Wait) -> Any:
-        """Return the next outside event, or None when a wait for a time is over."""
-        timeout = None if wait.until_s is None else max(0.0, wait.until_s - time.monotonic())
-        try:
-            return await asyncio.wait_for(self._outside.get(), timeout)
-        except TimeoutError:
-            return None
+    async def unless_cancelled(self, awaitable: Awaitable[_T], scope: CancelScope) -> _T:
+        """Wait for something that may take for ever, until it happens or the scope is cancelled.
+
+        Raises:
+            CancelledError: The scope was cancelled first.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(awaitable)
+
+        def wake() -> None:
+            if self.cancel.reason(scope) is not None:
+                with suppress(RuntimeError):  # the control plane has stopped, so nobody waits
+                    loop.call_soon_threadsafe(waiting.cancel)
+
+        with self.cancel.listening(wake):
+            try:
+                self.cancel.check(scope)
+                return await waiting
+            except asyncio.CancelledError:
+                self.cancel.check(scope)
+                raise
+            finally:
+                waiting.cancel()
 
     async def _run_nodes(self) -> dict[str, Artifact]:
         results: dict[str, asyncio.Task[Any]] = {}
@@ -172,36 +196,53 @@ class RequestRun:
             else:
                 upstream: LoopResult = await results[edge.node]
                 inputs[port] = upstream.outputs.get(edge.output)
-        if node.requires_input is not None and self.prepared.inputs.get(node.requires_input) is None:
-            return LoopResult()
-        return await self._run_loop(node, inputs)
+        started_at = time.monotonic()
+        try:
+            if node.requires_input is not None and self.prepared.inputs.get(node.requires_input) is None:
+                return LoopResult()
+            return await self._run_loop(node, inputs)
+        finally:
+            self._progress.finished(node.node_id)
+            self._durations[node.node_id] = time.monotonic() - started_at
 
     async def _run_loop(self, node: ModelLoopNode, inputs: Mapping[str, Any]) -> LoopResult:
-        started_at = time.monotonic()
         scope = self.scope.child("loop", node.node_id)
         self.cancel.check(scope)
-        request = LoopRequest(
-            request_id=self.prepared.request.request_id,
+        request = self._loop_request(node, inputs, scope)
+        loop = self._instance.loop(node.loop)
+        state = await self._executor.call(
+            lambda: loop.init(request, LoopContext(make_generator)), where=f"{scope.path()}: the start of {node.loop}"
+        )
+        run: LoopRun[Any] = LoopRun(loop, state, scope=scope, cancel=self.cancel, node_id=node.node_id)
+        self.loop_runs[node.node_id] = run
+        try:
+            return await drive(run, _NodeContext(self._executor, self._progress, self, scope))
+        except FastVideoError:
+            raise
+        except (Exception, SystemExit) as error:  # steps are guarded; this is the loop's own code, on the control plane
+            raise as_failure(error, f"{scope.path()}: {node.loop}, after {run.num_committed} steps,") from error
+        finally:
+            del self.loop_runs[node.node_id]
+
+    def _loop_request(self, node: ModelLoopNode, inputs: Mapping[str, Any], scope: CancelScope) -> LoopRequest:
+        request = self.prepared.request
+        return LoopRequest(
+            request_id=request.request_id,
             node_id=node.node_id,
             loop_id=node.loop,
             parameters=self.prepared.parameters_of(node.node_id),
             inputs=inputs,
             cancel_scope=scope,
-            profile="rollout" if self.prepared.request.outputs.capture_behavior else "serve",
-            is_exact=self.prepared.request.exact,
+            profile="rollout" if request.outputs.capture_behavior else "serve",
+            is_exact=request.exact,
         )
-        loop = self._instance.loop(node.loop)
-        state = await self._executor.call(lambda: loop.init(request, LoopContext(make_generator)))
-        run: LoopRun[Any] = LoopRun(loop, state, scope=scope, cancel=self.cancel, node_id=node.node_id)
-        self.loop_runs[node.node_id] = run
-        try:
-            return await drive(run, _NodeContext(self._executor, self._progress, self))
-        finally:
-            self.loop_runs.pop(node.node_id, None)
-            self._durations[node.node_id] = time.monotonic() - started_at
 
     async def _make_artifact(self, node: ArtifactNode, value: Any) -> Artifact:
-        artifact = await self._executor.call(lambda: make_artifact(node, value, self.prepared, self._instance))
+        self.cancel.check(self.scope)
+        artifact = await self._executor.call(
+            lambda: make_artifact(node, value, self.prepared, self._instance),
+            where=f"{self.scope.path()}: the artifact {node.node_id}",
+        )
         self._events.artifact(node.node_id, node.modality)
         return artifact
 
