@@ -127,9 +127,10 @@ def _run_on(engine: Engine, jobs: Sequence[Job], display: Display, shell: Shell)
 
     def note(event: Any) -> None:
         tally.note(event, time.monotonic())
-        display.refresh()
         if event.type in _ENDS:
             ends.put(event.request_id)
+        if tally.num_ended < tally.num_requests:
+            display.refresh()
 
     # The queue may be written to in a signal handler, whatever the thread is doing.
     with shell.cancels(lambda: ends.put(_INTERRUPT)):
