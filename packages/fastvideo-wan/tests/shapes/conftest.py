@@ -28,7 +28,7 @@ def tiny(tmp_path: Path) -> TrainConfig:
                 "schedule": schedule,
             },
             "latents": {"num_clips": 4, "clips_per_file": 2},
-            "decoder": {"batch_size": 2, "schedule": schedule},
+            "decoder": {"batch_size": 2, "whole_part": 0.5, "schedule": schedule},
             "dit": {
                 "num_heads": 2,
                 "head_dim": 12,

@@ -113,12 +113,16 @@ class DecoderStage(_Settings):
     """The decoder alone, on stored latents.
 
     Attributes:
-        batch_size: Clips a step, over all processes.
+        batch_size: Windows or clips a step, over all processes.
+        window_cells: Height and width of a window in latent cells, laid around the object.
+        whole_part: Part of the steps, at the end, that see whole frames.
         noise: Deviation of the noise on the normalised latents.
         pool_step: Step of the transformer's stage whose share of the clips is used.
     """
 
     batch_size: Count = 4
+    window_cells: Annotated[int, Field(ge=3, le=8)] = 5
+    whole_part: Part = 0.25
     noise: Part = 0.05
     pool_step: Annotated[int, Field(ge=0)] = 100_000
     schedule: Schedule = Schedule(num_steps=500, learning_rate=1e-3, decay_part=0.6)

@@ -1,16 +1,21 @@
 """Optional stage: polish the decoder on the stored latents of whole clips; the encoder, and so the latents, stay.
 
+Shape letters: C channels, T frames, H rows, W columns.
+
 It may run beside or after the transformer's stage. Noise on the latents makes the decoder forgiving of what a
 transformer gets slightly wrong.
 """
 
 from __future__ import annotations
 
+import random
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.shapes.render import render_clips
+from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint
 from fastvideo_wan.shapes.train.config import TrainConfig
 from fastvideo_wan.shapes.train.dit_stage import LatentsPool
@@ -20,6 +25,8 @@ from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients, object_weight, psnr
 from fastvideo_wan.shapes.train.workers import Worker
 
+# Pixels at a window's border are decoded without what lies beyond it, so they are not counted.
+MARGIN = 4
 CHECKPOINT = "decoder.safetensors"
 
 
@@ -61,15 +68,35 @@ def decoder_step(
     stage = config.decoder
     rng, torch_rng = worker.rng(config.seed, step), worker.torch_rng(config.seed, step)
     latents, scenes = pool.draw(rng, stage.pool_step, stage.batch_size // worker.num_workers)
+    pixels = render_clips(scenes) * 2 - 1
+    is_whole = step >= (1 - stage.whole_part) * stage.schedule.num_steps
+    if not is_whole:
+        pairs = [cut_window(rng, *item, stage.window_cells) for item in zip(latents, pixels, scenes, strict=True)]
+        latents, pixels = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     noisy = latents + stage.noise * torch.randn(latents.shape, generator=torch_rng)
-    pixels = (render_clips(scenes) * 2 - 1).to(config.device)
+    pixels = pixels.to(config.device)
     error = vae.decode(vae.denormalize(noisy.to(config.device))) - pixels
+    if not is_whole:
+        error, pixels = (x[..., MARGIN:-MARGIN, MARGIN:-MARGIN] for x in (error, pixels))
     loss = (object_weight(pixels, config.vae.object_weight) * (error.abs() + 2 * error**2)).mean()
     loss.backward()
     apply_gradients(worker, parts, optimizer, stage.schedule.rate_at(step))
     figures = torch.tensor([loss.item(), error.detach().square().mean().item()])
     sums = worker.sum(figures) / worker.num_workers
     return {"loss": sums[0].item(), "psnr": psnr(sums[1].item())}
+
+
+def cut_window(
+    rng: random.Random, latents_CTHW: Tensor, pixels_CTHW: Tensor, scene: Scene, num_cells: int
+) -> tuple[Tensor, Tensor]:
+    """Return the same window of latents and pixels, near where the object is at some time; advances `rng`."""
+    cell = pixels_CTHW.shape[-1] // latents_CTHW.shape[-1]
+    when, last = rng.random(), latents_CTHW.shape[-1] - num_cells
+    centre = [a + when * (b - a) for a, b in zip(scene.start_xy, scene.end_xy, strict=True)]
+    column, row = (min(max(round(c / cell - num_cells / 2 + rng.uniform(-2, 2)), 0), last) for c in centre)
+    latents = latents_CTHW[..., row : row + num_cells, column : column + num_cells]
+    top, left, size = row * cell, column * cell, num_cells * cell
+    return latents, pixels_CTHW[..., top : top + size, left : left + size]
 
 
 def load_polished_vae(config: TrainConfig) -> WanVAE:
