@@ -13,7 +13,7 @@ from fastvideo_core.errors import ParityError
 from fastvideo_core.parity import Measurement, compare_tensors
 from fastvideo_testing.tiny import tiny_card, write_tiny_checkpoint
 
-HERE = "checks_of_these_tests"
+HERE = "fastvideo_checks_of_these_tests"
 
 
 def measure(distance, mode="default"):
