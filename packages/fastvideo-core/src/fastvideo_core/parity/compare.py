@@ -40,7 +40,7 @@ def compare_tensors(value: torch.Tensor, reference: torch.Tensor) -> Comparison:
     if a.numel() == 0:
         return Comparison(value.dtype == reference.dtype, 0.0, 0.0)
     # Where both are infinite their difference would be NaN.
-    differences = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=infinite)
+    differences = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=infinite, posinf=infinite)
     distance = float(differences.max())
     scale = float(torch.where(b.isfinite(), b.abs(), 0.0).max())
     relative = 0.0 if distance == 0 else distance / scale if scale > 0 else infinite
