@@ -7,7 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from fastvideo_core.errors import InputError
-from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart, new_request_id
+from fastvideo_core.request.base import (
+    AudioPart,
+    ImagePart,
+    OutputSpec,
+    Request,
+    TextPart,
+    VideoPart,
+    new_request_id,
+)
 from fastvideo_core.request.build import build_request
 from fastvideo_testing.tiny import tiny_card
 
@@ -102,3 +110,12 @@ def test_unknown_fields_and_kinds_are_refused():
         Request(task="t", deadline_s=0)
     parts = [{"kind": "text", "name": "prompt", "text": "x"}, {"kind": "image", "name": "image", "path": "a.png"}]
     assert [type(part) for part in Request(task="t", inputs=parts).inputs] == [TextPart, ImagePart]
+
+
+@pytest.mark.parametrize(("kind", "content"), [(ImagePart, "pixels"), (VideoPart, "frames"), (AudioPart, "samples")])
+def test_media_come_from_a_path_or_from_memory(kind, content):
+    assert kind(name="x", path="a").path == Path("a")
+    assert getattr(kind(name="x", **{content: [1]}), content) == [1]
+    for fields in ({}, {"path": "a", content: [1]}):
+        with pytest.raises(ValidationError, match=f"input 'x' needs either a path or {content}"):
+            kind(name="x", **fields)

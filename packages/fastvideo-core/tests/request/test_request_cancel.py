@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastvideo_core.errors import CancelledError
@@ -20,6 +20,7 @@ def scope_of(names):
     return scope
 
 
+@settings(max_examples=40)
 @given(st.lists(PATHS, max_size=3), PATHS)
 def test_a_scope_is_cancelled_with_those_around_it(cancelled, names):
     state = CancelState()

@@ -68,6 +68,7 @@ def test_values_are_brought_to_their_type():
     ("given_", "deploy", "field", "nearest"),
     [
         ({"guidance": 3}, None, "guidance", "guidance_scale"),
+        ({"frames": 3}, None, "frames", "num_frames"),
         ({"numframes": 3}, None, "numframes", "num_frames"),
         ({}, {"num_frame": 3}, "num_frame", "num_frames"),
         ({"zzz": 3}, None, "zzz", None),

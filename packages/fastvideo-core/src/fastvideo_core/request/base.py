@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 __all__ = [
     "ActionPart",
@@ -29,8 +29,19 @@ RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
+    content_field: ClassVar[str | None] = None
+    """Field that holds the content where no path is given; None if the kind has no path."""
+
     name: str
     """Input of the task that this part fills, for instance `prompt` or `image`."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.content_field is not None:
+            given = [name for name in ("path", self.content_field) if getattr(self, name) is not None]
+            if len(given) != 1:
+                raise ValueError(f"input {self.name!r} needs either a path or {self.content_field}")
+        return self
 
 
 class TextPart(_Part):
@@ -43,6 +54,7 @@ class TextPart(_Part):
 class ImagePart(_Part):
     """An image: a path, or uint8 pixels (H, W, 3)."""
 
+    content_field: ClassVar[str | None] = "pixels"
     kind: Literal["image"] = "image"
     path: Path | None = None
     pixels: Any = None
@@ -51,6 +63,7 @@ class ImagePart(_Part):
 class VideoPart(_Part):
     """A video: a path, or uint8 frames (T, H, W, 3) with frames a second."""
 
+    content_field: ClassVar[str | None] = "frames"
     kind: Literal["video"] = "video"
     path: Path | None = None
     frames: Any = None
@@ -60,6 +73,7 @@ class VideoPart(_Part):
 class AudioPart(_Part):
     """Sound: a path, or float samples (channels, N) with samples a second."""
 
+    content_field: ClassVar[str | None] = "samples"
     kind: Literal["audio"] = "audio"
     path: Path | None = None
     samples: Any = None

@@ -98,7 +98,9 @@ def _pick(name: str, given: Mapping[str, Any], deploy: Mapping[str, Any], defaul
 
 
 def _unknown(name: str, value: Any, task: TaskSpec) -> ParameterError:
-    near = get_close_matches(name, task.parameters, n=1, cutoff=0.5)
+    # `steps` means num_inference_steps; by letters alone it would be nearer to fps.
+    near = [known for known in task.parameters if name in known.split("_")]
+    near += get_close_matches(name, task.parameters, n=1, cutoff=0.5)
     return ParameterError(
         "this card does not use such a parameter",
         field=name,
