@@ -23,7 +23,7 @@ def catalog(fetch=None, **plugins):
     """Return the catalog of some plugins, by the second part of their names, and of the tiny family."""
     manager = load_plugins(available=[]).manager
     known = []
-    for name, hooks in {**plugins, "tiny": tiny_plugin}.items():
+    for name, hooks in {"tiny": tiny_plugin, **plugins}.items():
         manager.register(hooks, name=f"model.{name}")
         known.append(LoadedPlugin(f"model.{name}", f"{name}-dist", "1.0"))
     return Catalog(PluginRegistry(tuple(known), manager), fetch_configs=fetch)
@@ -198,7 +198,7 @@ def test_a_plugin_that_fails_to_tell_its_cards_is_named_and_the_others_stay(bad,
 
 
 def test_two_plugins_with_one_card_are_refused():
-    both = {name: plugin(model_cards=lambda: named("same", f"own-{name}")) for name in ("a", "b")}
+    both = {name: plugin(model_cards=lambda name=name: named("same", f"own-{name}")) for name in ("a", "b")}
     with pytest.raises(CardError, match=r"model.b brings cards that another plugin brings too, \['same'\]"):
         catalog(**both)
 
