@@ -15,15 +15,14 @@ from __future__ import annotations
 import gc
 import statistics
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from _common import interleaved, make_parser, ratio, report
 from diffusers import WanPipeline
 
+from _common import interleaved, make_parser, ratio, report
 from fastvideo_core import Engine
 from fastvideo_core.parity import compare_tensors
 from fastvideo_core.runtime.catalog import Catalog
@@ -32,7 +31,7 @@ from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
 
 PROMPT = "a red circle moving right"
 SEED = 7
-SIZES_100M: dict[str, Mapping[str, Any]] = {
+SIZES_100M: dict[str, Any] = {
     "transformer": {
         "num_attention_heads": 12, "attention_head_dim": 64, "ffn_dim": 3072, "num_layers": 10, "text_dim": 512,
     },
@@ -96,7 +95,8 @@ class Sides:
         default = torch.from_numpy(self.ours(outputs=("latents",)).latents.latents).unsqueeze(0)
         distance = compare_tensors(default, expected)
         if not torch.equal(exact, expected) or not distance.is_within(1e-5):
-            raise SystemExit(f"{self.scenario.name} differs: exact {compare_tensors(exact, expected)}, default {distance}")
+            exact_distance = compare_tensors(exact, expected)
+            raise SystemExit(f"{self.scenario.name} differs: exact {exact_distance}, default {distance}")
         return {f"error_{self.scenario.name}": distance.max_relative}
 
     def measure(self, num_rounds: int) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """Every declared comparison of every variant, against checkpoints that diffusers itself built and saved."""
 
+from __future__ import annotations
+
 import json
 
 import pytest
@@ -38,7 +40,7 @@ def test_parity_ladder(catalog, tmp_path, variant):
 
 
 def test_flow_shift_is_applied_once_for_every_task(catalog, tmp_path):
-    # A shift that is applied twice, or not at all, gives other latents than the reference's; 7 is far from 1 and from 49.
+    # A shift that is applied twice, or not at all, gives other latents than the reference's: 7 is far from 1 and 49.
     folder = build_wan_checkpoint(tmp_path / "5b", "ti2v-5b")
     config = json.loads((folder / "scheduler/scheduler_config.json").read_text())
     (folder / "scheduler/scheduler_config.json").write_text(json.dumps({**config, "flow_shift": 7.0}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastvideo_core.card import (
     CacheContract,
@@ -110,7 +110,7 @@ def _component(
 
 
 def _files(facts: WanFacts, spec: ComponentSpec) -> ComponentFiles:
-    layout = "diffusers" if spec.kind in ("dit", "vae") else "transformers"
+    layout: Literal["diffusers", "transformers"] = "diffusers" if spec.kind in ("dit", "vae") else "transformers"
     tasks = _image_tasks(facts) if spec.required_for else ()
     key_map = "fastvideo_wan.components:VISION_KEYS" if spec.kind == "image_encoder" else None
     return ComponentFiles(folder=spec.component_id, layout=layout, key_map=key_map, required_for=tasks)
@@ -251,15 +251,14 @@ def _task(facts: WanFacts, program: str, description: str, *, has_image: bool = 
 
 
 def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
-    grid, frames = facts.size_grid, facts.temporal_factor * facts.patch[0]
-    size = {"type": "integer", "minimum": grid, "maximum": facts.max_size, "multiple_of": grid, "unit": "pixels"}
+    frames = facts.temporal_factor * facts.patch[0]
     parameters = {
         "num_frames": ParameterSpec(
             type="integer", default=facts.num_frames, minimum=1, maximum=facts.max_frames, multiple_of=frames, offset=1,
             unit="frames", description="Length of the video.",
         ),
-        "height": ParameterSpec(default=facts.height, description="Height of the video.", **size),
-        "width": ParameterSpec(default=facts.width, description="Width of the video.", **size),
+        "height": _size(facts, facts.height, "Height of the video."),
+        "width": _size(facts, facts.width, "Width of the video."),
         "num_inference_steps": ParameterSpec(
             type="integer", default=facts.num_inference_steps, minimum=1, maximum=1000, description="Sampler steps.",
         ),
@@ -282,6 +281,13 @@ def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
     return {**parameters, **_guidance_parameters(facts)}
 
 
+def _size(facts: WanFacts, default: int, description: str) -> ParameterSpec:
+    return ParameterSpec(
+        type="integer", default=default, minimum=facts.size_grid, maximum=facts.max_size, multiple_of=facts.size_grid,
+        unit="pixels", description=description,
+    )  # fmt: skip
+
+
 def _samplers(facts: WanFacts) -> tuple[str, ...]:
     if facts.dmd_steps is not None:
         return ("lcm",)
@@ -291,18 +297,19 @@ def _samplers(facts: WanFacts) -> tuple[str, ...]:
 def _guidance_parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
     if facts.guidance_scale is None:
         return {}
-    scale = {"type": "number", "minimum": 0, "maximum": 50}
     parameters = {
-        "guidance_scale": ParameterSpec(
-            default=facts.guidance_scale, description="Weight of the prompt; 1 or less switches guidance off.", **scale
-        ),
+        "guidance_scale": _scale(facts.guidance_scale, "Weight of the prompt; 1 or less switches guidance off."),
         "negative_prompt": ParameterSpec(
             type="string", default="", is_nullable=True, description="What to steer away from."
         ),
     }
     if facts.boundary_ratio is not None:
-        parameters["guidance_scale_2"] = ParameterSpec(
-            default=facts.guidance_scale_2, is_nullable=True,
-            description="Weight of the prompt in the low-noise expert; null repeats the first.", **scale,
-        )  # fmt: skip
+        description = "Weight of the prompt in the low-noise expert; null repeats the first."
+        parameters["guidance_scale_2"] = _scale(facts.guidance_scale_2, description, is_nullable=True)
     return parameters
+
+
+def _scale(default: float | None, description: str, *, is_nullable: bool = False) -> ParameterSpec:
+    return ParameterSpec(
+        type="number", default=default, minimum=0, maximum=50, is_nullable=is_nullable, description=description
+    )

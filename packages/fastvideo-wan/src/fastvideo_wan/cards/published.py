@@ -27,8 +27,6 @@ _DMD = RecipeSpec(
     assumes_loop="dmd_denoise",
 )
 
-_TI2V_5B = {"spatial_factor": 16, "num_frames": 121, "height": 704, "width": 1280, "fps": 24.0, "num_heads": 24}
-
 PUBLISHED: tuple[WanFacts, ...] = (
     WanFacts(
         model_id="wan2.1-t2v-1.3b",
@@ -73,7 +71,12 @@ PUBLISHED: tuple[WanFacts, ...] = (
         conditioning="first_frame",
         expand_timesteps=True,
         flow_shift=5.0,
-        **_TI2V_5B,
+        spatial_factor=16,
+        num_frames=121,
+        height=704,
+        width=1280,
+        fps=24.0,
+        num_heads=24,
     ),
     WanFacts(
         model_id="wan2.2-t2v-a14b",
@@ -113,7 +116,12 @@ PUBLISHED: tuple[WanFacts, ...] = (
         num_inference_steps=3,
         sampler="lcm",
         flow_shift=5.0,
-        **_TI2V_5B,
+        spatial_factor=16,
+        num_frames=121,
+        height=704,
+        width=1280,
+        fps=24.0,
+        num_heads=24,
     ),
 )
 

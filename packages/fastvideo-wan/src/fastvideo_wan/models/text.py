@@ -22,7 +22,7 @@ _WHITESPACE = re.compile(r"\s+")
 
 
 def clean_prompt(text: str) -> str:
-    """Return a prompt as the text encoder was trained to see it: encoding faults mended, entities and spaces resolved."""
+    """Return a prompt as the text encoder was trained to see it: encoding mended, entities and spaces resolved."""
     import ftfy
 
     return _WHITESPACE.sub(" ", html.unescape(html.unescape(ftfy.fix_text(text))).strip()).strip()

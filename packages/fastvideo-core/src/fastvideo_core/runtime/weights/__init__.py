@@ -1,7 +1,7 @@
 """Finding, checking and reading weights: safetensors files in a folder, a package or a hub repository.
 
     locate      where the files are: a folder, an installed package, or the Hub (downloads what is needed)
-    hub         a repository's files, from the cache or downloaded; `selection` says which, `download` fetches large ones
+    hub         a repository's files, cached or downloaded; `selection` says which, `download` fetches large ones
     files       which files of a component hold weights, single, variant or sharded
     header      one file's header, checked against the file's size before anything is read
     keys        renaming of tensor names between a file and a module
