@@ -5,7 +5,7 @@
     ratio_shapes_exact   the same on wan-shapes, in the mode whose result has the reference's bits
     ratio_100m_exact     the same for the large one
 
-Both sides are given the same prompt, seed, size, steps and guidance, and end with frames in memory; loading is not timed.
+Both sides get the same prompt, seed, size, steps and guidance, and end with frames in memory; loading is not timed.
 Before anything is timed, the exact mode must give the reference's latents to the bit and the default mode must keep
 1e-5; otherwise the benchmark fails.
 """
