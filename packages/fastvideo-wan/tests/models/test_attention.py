@@ -1,23 +1,33 @@
-"""Parameters that lie next to each other."""
+"""Attention and rotation against their definitions in float64."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from fastvideo_wan.models.attention import view_joined
+from fastvideo_wan.models.attention import attend, rotate
+from fastvideo_wan.models.rope import rotary_tables
 
 
-def test_neighbours_are_seen_as_one():
-    whole = torch.arange(24.0).view(6, 4)
-    joined = view_joined(whole.chunk(3))
-    assert torch.equal(joined, whole)
-    whole[3, 1] = -1
-    assert joined[3, 1] == -1
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_others_are_not():
-    first, second, third = torch.arange(24.0).view(6, 4).chunk(3)
-    assert view_joined((first, third)) is None
-    assert view_joined((second, first)) is None
-    assert view_joined((first, second.clone())) is None
-    assert view_joined(torch.arange(24.0).view(4, 6).t().chunk(3)) is None
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_attend(has_bias, scale):
+    query, key, value = draw(2, 5, 3, 4), draw(2, 7, 3, 4, seed=1), draw(2, 7, 3, 4, seed=2)
+    bias = draw(2, 7, seed=3) if has_bias else None
+    logits = torch.einsum("bsnk,blnk->bnsl", query, key) * (0.5 if scale is None else scale)
+    weights = (logits if bias is None else logits + bias[:, None, None]).exp()
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    expected = torch.einsum("bnsl,blnk->bsnk", weights, value).reshape(2, 5, 12)
+    torch.testing.assert_close(attend(query, key, value, bias_BL=bias, scale=scale), expected)
+
+
+def test_rotated_pairs_are_turned_complex_numbers():
+    heads = draw(2, 6, 3, 12)
+    tables = rotary_tables((1, 2, 3), 12)
+    turns = torch.complex(tables.cos_S1P.double(), tables.sin_S1P.double())
+    expected = torch.view_as_real(torch.view_as_complex(heads.unflatten(-1, (6, 2))) * turns).flatten(-2)
+    torch.testing.assert_close(rotate(heads, tables), expected)

@@ -213,26 +213,6 @@ def test_calls_leave_nothing_on_the_module(pair):
     assert torch.equal(models.run(call), first)
 
 
-@pytest.mark.parametrize("variant", ["2.1-t2v", "wide-heads"])
-def test_joined_projections_are_the_same_model(pair, variant):
-    models = pair(variant)
-    call = models.draw(2)
-    model = copy.deepcopy(models.model)
-    names = set(model.state_dict())
-    model.join_projections()
-    assert set(model.state_dict()) == names
-    assert model.blocks[0].attn1._joined_projection() is not None
-    context = model.prepare_context(call.text)
-    expected = models.expected(call)
-    assert relative_error(model(call.latents, call.timesteps, context), expected) < FAST_BOUND
-    model.blocks[0].attn1.to_k.weight.mul_(2)
-    changed = model(call.latents, call.timesteps, context)
-    assert relative_error(changed, expected) > FAST_BOUND
-    model.double().float()
-    assert model.blocks[0].attn1._joined_projection() is None
-    assert relative_error(model(call.latents, call.timesteps, context), changed) < FAST_BOUND
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -284,16 +264,12 @@ def see_earlier_chunks(reference, tokens_a_chunk, num_tokens):
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("is_joined", [True, False])
-def test_chunks_with_kept_keys_are_a_block_causal_video(pair, exact, is_joined):
+def test_chunks_with_kept_keys_are_a_block_causal_video(pair, exact):
     models = pair("2.1-t2v")
     call = models.draw(grid=(6, 4, 5), per_token=True)
     call.timesteps = call.timesteps[:, ::20].repeat_interleave(20, dim=1)
     reference = see_earlier_chunks(copy.deepcopy(models.reference), 40, 120)
     expected = reference(call.latents, call.timesteps, call.text, return_dict=False)[0]
-    model = copy.deepcopy(models.model)
-    if is_joined:
-        model.join_projections()
     kept = {}
 
     def exchange(layer, key, value):
@@ -301,10 +277,10 @@ def test_chunks_with_kept_keys_are_a_block_causal_video(pair, exact, is_joined):
         kept[layer] = [*earlier, (key.clone(), value.clone())]
         return tuple(torch.cat(parts, dim=1) for parts in zip(*kept[layer], strict=True))
 
-    context = model.prepare_context(call.text, exact=exact)
+    context = models.model.prepare_context(call.text, exact=exact)
     for first in range(0, 6, 2):
         latents, frames = call.latents[:, :, first : first + 2], call.timesteps[:, 20 * first :: 20][:, :2]
-        chunk = model(latents, frames, context, exact=exact, first_frame=first, exchange=exchange)
+        chunk = models.model(latents, frames, context, exact=exact, first_frame=first, exchange=exchange)
         assert relative_error(chunk, expected[:, :, first : first + 2]) < FAST_BOUND
     assert {layer: len(chunks) for layer, chunks in kept.items()} == {0: 3, 1: 3}
 

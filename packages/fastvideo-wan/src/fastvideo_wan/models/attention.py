@@ -6,7 +6,7 @@ Shapes: B batch rows; S video tokens; L text tokens; M image tokens; D stream wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -77,53 +77,15 @@ class SelfAttention(Attention):
             turns_S1P: The rotations as complex numbers times the square root of D.
             exchange: What adds earlier keys and values.
         """
-        joined = None if torch.is_grad_enabled() else self._joined_projection()
-        if joined is None:
-            query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
-            key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
-            value = self.split_heads(self.to_v(hidden_BSD))
-        else:
-            tokens_BS3D = F.linear(hidden_BSD, joined[0], joined[1]).unflatten(-1, (3, -1))
-            turns_S11P = turns_S1P.unsqueeze(1)
-            heads_BS2NK = normalize_and_rotate(tokens_BS3D[:, :, :2], joined[2], self.eps, turns_S11P)
-            query, key = heads_BS2NK.unbind(2)
-            value = self.split_heads(tokens_BS3D[:, :, 2])
+        query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
+        key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
+        value = self.split_heads(self.to_v(hidden_BSD))
         return self._mix(query, key, value, exchange)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, exchange: KeyValueExchange | None) -> Tensor:
         if exchange is not None:
             key, value = exchange(self.index, key, value)
         return self.project_out(attend(query, key, value))
-
-    def join_projections(self) -> None:
-        """Lay the query, key and value projections next to each other in memory, so that one product serves them.
-
-        The parameters stay the same ones and may still be loaded into and trained; moving the module or giving it new
-        tensors undoes it.
-        """
-        for parameters in self._joinable():
-            joined = torch.cat([parameter.detach() for parameter in parameters])
-            for parameter, part in zip(parameters, joined.chunk(len(parameters)), strict=True):
-                parameter.data = part
-
-    def _joinable(self) -> tuple[tuple[Tensor, ...], ...]:
-        linears, norms = (self.to_q, self.to_k, self.to_v), (self.norm_q, self.norm_k)
-        return (
-            tuple(linear.weight for linear in linears),
-            tuple(linear.bias for linear in linears),
-            tuple(norm.weight for norm in norms),
-        )
-
-    def _joined_projection(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return weight (3 D, D) and bias (3 D) of the three projections and the norms' weights (2, D), as views.
-
-        Returns:
-            None if the parameters do not lie next to each other.
-        """
-        weights, biases, norms = (view_joined(parameters) for parameters in self._joinable())
-        if weights is None or biases is None or norms is None:
-            return None
-        return weights, biases, norms.view(2, -1)
 
 
 class CrossAttention(Attention):
@@ -251,20 +213,3 @@ def rotate(heads_BSNK: Tensor, rotary: RotaryTables) -> Tensor:
     cos, sin = rotary.cos_S1P, rotary.sin_S1P
     rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
     return rotated.flatten(-2).to(heads_BSNK.dtype)
-
-
-def view_joined(parameters: Sequence[Tensor]) -> Tensor | None:
-    """Return contiguous parameters of one shape that lie next to each other as one tensor, along their first axis.
-
-    Returns:
-        None if they do not lie so.
-    """
-    first, place = parameters[0], parameters[0].data_ptr()
-    storage = first.untyped_storage().data_ptr()
-    for parameter in parameters:
-        is_next = parameter.data_ptr() == place and parameter.untyped_storage().data_ptr() == storage
-        if not is_next or not parameter.is_contiguous():
-            return None
-        place += parameter.nbytes
-    rows = first.shape[0] * len(parameters)
-    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())

@@ -18,6 +18,7 @@ from torch import Tensor
 # gelu(x) with the tanh approximation equals x * sigmoid(x * (GELU_LINEAR + GELU_CUBIC * x^2)).
 GELU_LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 GELU_CUBIC = 0.044715 * GELU_LINEAR
+_GELU_LINEAR = torch.tensor(GELU_LINEAR, dtype=torch.float32, device="cpu")  # addcmul takes no number here
 
 
 def modulated_norm(hidden_BSD: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
@@ -63,29 +64,27 @@ def inverse_norm(tokens: Tensor, eps: float) -> Tensor:
     return (norm.square() + tokens.shape[-1] * eps).rsqrt()
 
 
-def normalize_and_rotate(tokens: Tensor, weight: Tensor, eps: float, turns: Tensor) -> Tensor:
+def normalize_and_rotate(tokens_BSD: Tensor, weight_D: Tensor, eps: float, turns_S1P: Tensor) -> Tensor:
     """Return RMS-normalized tokens with their heads' pairs rotated; may overwrite them where no gradient needs them.
 
     The norm is one number a token, the same for all heads, so that it goes into the rotation's factors.
 
     Args:
-        tokens: Queries or keys as they are projected, shape (B, S, ..., D).
-        weight: Weight of the norm, shape (..., D).
+        tokens_BSD: Queries or keys as they are projected.
+        weight_D: Weight of the norm.
         eps: Of the norm.
-        turns: The rotations as complex numbers times the square root of D, shape (S, ..., 1, P), the axes between
-            being of size one.
+        turns_S1P: The rotations as complex numbers times the square root of D.
 
     Returns:
-        Shape (B, S, ..., N, K).
+        Shape (B, S, N, K).
     """
-    scaled_turns = turns * inverse_norm(tokens, eps).unsqueeze(-1)
-    pairs = (-1, turns.shape[-1], 2)
-    if torch.is_grad_enabled() or tokens.dtype != torch.float32:
-        heads = torch.view_as_complex((tokens.float() * weight).unflatten(-1, pairs))
-        return torch.view_as_real(heads * scaled_turns).flatten(-2).to(tokens.dtype)
-    tokens.mul_(weight)
-    torch.view_as_complex(tokens.unflatten(-1, pairs)).mul_(scaled_turns)
-    return tokens.unflatten(-1, (-1, 2 * turns.shape[-1]))
+    turns_BS1P = turns_S1P * inverse_norm(tokens_BSD, eps).unsqueeze(-1)
+    pairs = (-1, turns_S1P.shape[-1], 2)
+    if torch.is_grad_enabled() or tokens_BSD.dtype != torch.float32:
+        heads = torch.view_as_complex((tokens_BSD.float() * weight_D).unflatten(-1, pairs))
+        return torch.view_as_real(heads * turns_BS1P).flatten(-2).to(tokens_BSD.dtype)
+    heads = torch.view_as_complex(tokens_BSD.mul_(weight_D).unflatten(-1, pairs))
+    return torch.view_as_real(heads.mul_(turns_BS1P)).flatten(-2)
 
 
 def tanh_gelu(hidden: Tensor) -> Tensor:
@@ -95,5 +94,5 @@ def tanh_gelu(hidden: Tensor) -> Tensor:
     """
     if torch.is_grad_enabled() or hidden.dtype != torch.float32 or hidden.device.type != "cpu":
         return F.gelu(hidden, approximate="tanh")
-    slope = torch.addcmul(torch.tensor(GELU_LINEAR), hidden, hidden, value=GELU_CUBIC)
+    slope = torch.addcmul(_GELU_LINEAR, hidden, hidden, value=GELU_CUBIC)
     return F.silu(hidden.mul_(slope), inplace=True).div_(slope)

@@ -60,15 +60,6 @@ class WanTransformer(nn.Module):
         self.proj_out = nn.Linear(dim, config.out_channels * config.patch_volume)
         self.scale_shift_table = nn.Parameter(torch.randn(1, 2, dim) / dim**0.5)
 
-    def join_projections(self) -> None:
-        """Lay each self-attention's projections next to each other in memory, which makes small models faster.
-
-        The parameters keep their names and values; call it after loading, and again after moving the module.
-        """
-        for block in self.blocks:
-            if isinstance(block, WanBlock):
-                block.attn1.join_projections()
-
     def prepare_context(self, text_BLE: Tensor, image_BME: Tensor | None = None, *, exact: bool = False) -> TextContext:
         """Compute the cross-attention keys and values of prompts, for all steps of their requests.
 
