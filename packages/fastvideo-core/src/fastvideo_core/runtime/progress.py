@@ -96,7 +96,7 @@ class Progress:
         """Report a committed step and stream its chunks."""
         if plan.num_steps:
             self._note(node_id, (plan.step_index + 1) / plan.num_steps)
-        elapsed_s = time.monotonic() - (self._started_at or time.monotonic())
+        elapsed_s = 0.0 if self._started_at is None else time.monotonic() - self._started_at
         remaining_s = elapsed_s * (1 - self._fraction) / self._fraction if self._fraction > 0 else None
         self._log.emit(
             events.RequestProgress,
