@@ -1,0 +1,83 @@
+"""The weights in the package: small enough, whole, with a card that tells the truth, and in a form that others read."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from fastvideo_wan.cards.shapes import shapes_cards
+from fastvideo_wan.shapes.judge import judge_clip
+from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, build_tokenizer
+from fastvideo_wan.shapes.train.evaluation import ATTRIBUTES, wilson_interval
+
+FOLDER = Path(str(files("fastvideo_wan").joinpath("data", "wan-shapes")))
+MAX_BYTES = 16 * 1000**2
+RECIPE = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
+
+
+def test_everything_together_is_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= MAX_BYTES
+
+
+@pytest.mark.parametrize("name", ["transformer", "vae", "text_encoder"])
+def test_weights_are_16_bits_and_finite(name: str) -> None:
+    (path,) = (FOLDER / name).glob("*.safetensors")
+    with safe_open(path, framework="pt") as file:
+        for key in file.keys():
+            tensor = file.get_tensor(key)
+            assert tensor.dtype == torch.float16 and tensor.isfinite().all(), key
+
+
+def test_figures_of_recipe_and_card_agree_and_reach_the_bar() -> None:
+    (card,) = shapes_cards()
+    table = RECIPE["figures"]["generated"]
+    for name in ATTRIBUTES:
+        row = table[name]
+        assert row["part"] == row["right"] / row["n"]
+        assert row["interval_95"] == pytest.approx(wilson_interval(row["right"], row["n"]), abs=1e-4)
+        assert card.figures[name] == row["part"]
+    assert table["colour"]["n"] >= 100
+    assert table["colour"]["part"] >= 0.9
+    assert table["clean"]["part"] >= 0.9
+
+
+def test_the_cards_parameters_are_those_that_were_judged() -> None:
+    (card,) = shapes_cards()
+    parameters = card.capabilities.tasks["text_to_video"].parameters
+    stage = RECIPE["settings"]["dit"]
+    assert parameters["num_inference_steps"].default == stage["eval_steps"]
+    assert parameters["guidance_scale"].default == stage["guidance_scale"]
+    assert parameters["flow_shift"].default == stage["time_shift"]
+
+
+def test_the_tokenizers_file_is_what_the_captions_need() -> None:
+    assert json.loads((FOLDER / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8")) == json.loads(
+        build_tokenizer().to_str()
+    )
+
+
+def test_diffusers_makes_the_videos_that_prompts_ask_for() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    pipeline = diffusers.WanPipeline.from_pretrained(FOLDER, dtype=torch.float32)
+    pipeline.set_progress_bar_config(disable=True)
+    asked = {"a red circle moving right on black": ("red", "black"), "a blue square at rest": ("blue", None)}
+    frames = pipeline(
+        list(asked),
+        height=64,
+        width=64,
+        num_frames=17,
+        num_inference_steps=RECIPE["settings"]["dit"]["eval_steps"],
+        guidance_scale=RECIPE["settings"]["dit"]["guidance_scale"],
+        max_sequence_length=TEXT_LENGTH,
+        generator=torch.Generator("cpu").manual_seed(7),
+        output_type="np",
+    ).frames
+    for clip, (colour, background) in zip(frames, asked.values(), strict=True):
+        verdict = judge_clip((clip * 255).round().astype("uint8"))
+        assert verdict.colour == colour
+        assert background is None or verdict.background == background
