@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -183,3 +185,25 @@ def test_a_request_of_another_card_is_refused(tiny_folder):
             engine.submit_prepared(prepared)
         same = tiny_card(CheckpointSource(kind="folder", location=str(tiny_folder)))
         assert engine.submit_prepared(prepare_request(same, engine.make_request("x"))).result(60).video
+
+
+def test_loops_see_no_weights_and_keep_none_alive(tiny_folder):
+    instance = load_instance(tiny_card(tiny_folder))
+    loops, alive = list(instance.loops.values()), weakref.ref(instance.component("transformer"))
+    view = loops[0]._model
+    assert (view.card, view.instance_id, view.precision) == (instance.card, "tiny", "float32")
+    assert view.weights_version == instance.weights_version
+    assert view.config("vae") is instance.config("vae")
+    assert view.component("tokenizer") is instance.component("tokenizer")
+    with pytest.raises(CardError, match="a loop asks for 'vae' of tiny; weights are for step bodies"):
+        view.component("vae")
+    for ask in (view.component, view.config):
+        with pytest.raises(CheckpointError, match="component 'vea' of tiny is not loaded; loaded: tokenizer, text_"):
+            ask("vea")
+    gc.disable()
+    try:
+        del instance
+        assert alive() is None
+    finally:
+        gc.enable()
+    assert loops

@@ -12,8 +12,9 @@ import torch
 from fastvideo_core.card import ComponentFiles, ComponentSpec, LoopSpec, ModelCard, resolve_ref
 from fastvideo_core.errors import CardError, CheckpointError, FastVideoError, describe_failure
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.runtime.weights.needs import HOST_KINDS
 
-__all__ = ["ComponentSource", "LoadedComponent", "ModelInstance", "needed_components"]
+__all__ = ["ComponentSource", "InstanceView", "LoadedComponent", "ModelInstance", "needed_components"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,55 @@ def needed_components(card: ModelCard, tasks: Iterable[str]) -> tuple[ComponentS
     return tuple(spec for spec in card.components.values() if any(spec.is_needed_for(task) for task in wanted))
 
 
+class InstanceView:
+    """What loops see of a resident model: identities, configurations, tokenizers; no weights, and not the model itself.
+
+    So a loop keeps no weights alive, and the step bodies alone touch them.
+
+    Args:
+        card: The card.
+        instance_id: Name in plans and caches.
+        components: Loaded components by name.
+        precision: Number format.
+        weights_version: Content version of all weights.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        instance_id: str,
+        components: Mapping[str, LoadedComponent],
+        *,
+        precision: str,
+        weights_version: str,
+    ) -> None:
+        self.card = card
+        self.instance_id = instance_id
+        self.precision = precision
+        self.weights_version = weights_version
+        self._configs = {name: part.config for name, part in components.items()}
+        self._host = {name: part.component for name, part in components.items() if _is_host(card, name)}
+
+    def config(self, component_id: str) -> Any:
+        """Return the configuration of a component."""
+        if component_id in self._configs:
+            return self._configs[component_id]
+        raise _not_loaded(self.card, component_id, self._configs)
+
+    def component(self, component_id: str) -> Any:
+        """Return a component that has no weights.
+
+        Raises:
+            CardError: It has weights, which are for step bodies.
+            CheckpointError: It is not loaded.
+        """
+        if component_id in self._host:
+            return self._host[component_id]
+        if component_id in self._configs:
+            raise CardError(f"a loop asks for {component_id!r} of {self.card.model_id}; weights are for step bodies")
+        raise _not_loaded(self.card, component_id, self._configs)
+
+
 class ModelInstance:
     """A card that is loaded: weights, configurations, loops, step bodies. Nothing of any request is kept here.
 
@@ -84,11 +134,12 @@ class ModelInstance:
         self.device = device
         self._components = dict(components)
         self.weights_version = "+".join(part.weights_version for part in components.values() if part.weights_version)
+        view = InstanceView(card, instance_id, components, precision=precision, weights_version=self.weights_version)
         self.loops: dict[str, Loop[Any]] = {}
         self.steps: dict[str, StepBody] = {}
         for loop_id, spec in card.loops.items():
             if set(spec.components) <= set(components):
-                self.loops[loop_id] = self._make_loop(spec)
+                self.loops[loop_id] = _make_loop(spec, view)
                 self.steps[loop_id] = resolve_ref(spec.step)
 
     def config(self, component_id: str) -> Any:
@@ -123,19 +174,26 @@ class ModelInstance:
             "open the engine with a task that needs them"
         )
 
-    def _make_loop(self, spec: LoopSpec) -> Loop[Any]:
-        make = resolve_ref(spec.loop)
-        try:
-            loop: Loop[Any] = make(spec, self)
-        except FastVideoError:
-            raise
-        except Exception as error:
-            raise CardError(f"loop {spec.loop_id} of {self.card.model_id}: {describe_failure(error)}") from error
-        return loop
-
     def _component(self, component_id: str) -> LoadedComponent:
         if component_id in self._components:
             return self._components[component_id]
-        raise CheckpointError(
-            f"component {component_id!r} of {self.card.model_id} is not loaded; loaded: {', '.join(self._components)}"
-        )
+        raise _not_loaded(self.card, component_id, self._components)
+
+
+def _make_loop(spec: LoopSpec, view: InstanceView) -> Loop[Any]:
+    make = resolve_ref(spec.loop)
+    try:
+        loop: Loop[Any] = make(spec, view)
+    except FastVideoError:
+        raise
+    except Exception as error:
+        raise CardError(f"loop {spec.loop_id} of {view.card.model_id}: {describe_failure(error)}") from error
+    return loop
+
+
+def _is_host(card: ModelCard, component_id: str) -> bool:
+    return component_id in card.components and card.components[component_id].kind in HOST_KINDS
+
+
+def _not_loaded(card: ModelCard, component_id: str, loaded: Iterable[str]) -> CheckpointError:
+    return CheckpointError(f"component {component_id!r} of {card.model_id} is not loaded; loaded: {', '.join(loaded)}")

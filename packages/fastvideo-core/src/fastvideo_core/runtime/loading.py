@@ -28,14 +28,12 @@ from fastvideo_core.runtime.weights.keys import keep_name
 from fastvideo_core.runtime.weights.locate import locate
 from fastvideo_core.runtime.weights.memory import check_memory, estimate_bytes
 from fastvideo_core.runtime.weights.module import LoadReport, load_module
+from fastvideo_core.runtime.weights.needs import HOST_KINDS
 from fastvideo_core.runtime.weights.version import weights_version
 
 __all__ = ["LoadedWeights", "load_instance", "load_weights", "local_folder", "resolve_device", "resolve_precision"]
 
 _ModuleT = TypeVar("_ModuleT", bound=torch.nn.Module)
-
-HOST_KINDS = ("tokenizer", "image_processor")
-"""Kinds of components that have no weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,10 +180,12 @@ class RequestRun:
             async with asyncio.TaskGroup() as group:
                 for node in self.prepared.nodes:
                     results[node.node_id] = group.create_task(self._run_node(node, results))
+            made = [node for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
+            return {node.node_id: results[node.node_id].result() for node in made}
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-        made = [node for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
-        return {node.node_id: results[node.node_id].result() for node in made}
+        finally:
+            results.clear()  # the nodes' tasks, their errors and their frames refer to each other through it
 
     async def _run_node(self, node: ModelLoopNode | ArtifactNode, results: Mapping[str, asyncio.Task[Any]]) -> Any:
         if isinstance(node, ArtifactNode):
