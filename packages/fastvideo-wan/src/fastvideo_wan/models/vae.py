@@ -8,15 +8,18 @@ Shapes: B batch rows; P pixel channels; C latent channels; T, H, W frames, rows,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
 from fastvideo_wan.models import vae_exact, vae_fast
 from fastvideo_wan.models.vae_blocks import CausalConv3d
-from fastvideo_wan.models.vae_cache import FeatureCache, Tape
+from fastvideo_wan.models.vae_cache import FeatureCache, Tape, split_cache, stack_caches
 from fastvideo_wan.models.vae_coder import Decoder, Encoder
 from fastvideo_wan.models.vae_config import WanVAEConfig
+from fastvideo_wan.models.vae_ops import VAEOps
 
 ENCODE_GROUP_FRAMES = 4
 """Frames that the encoder takes at a time, after a clip's first frame."""
@@ -40,34 +43,65 @@ class WanVAE(nn.Module):
     def encode_frames(
         self, pixels_BPTHW: Tensor, cache: FeatureCache, *, is_exact: bool = False
     ) -> tuple[Tensor, FeatureCache]:
-        """Encode the next frames of a clip.
+        """Encode the next frames of a clip: `encode_features`, then `project_moments`.
+
+        With `is_exact`, a whole clip in one call has the reference's bits; for a clip in several calls, join the
+        features of all and project once.
+        """
+        features, cache = self.encode_features(pixels_BPTHW, cache, is_exact=is_exact)
+        return self.project_moments(features, is_exact=is_exact), cache
+
+    def encode_features(
+        self, pixels_BPTHW: Tensor, cache: FeatureCache, *, is_exact: bool = False
+    ) -> tuple[Tensor, FeatureCache]:
+        """Run the encoder on the next frames of a clip, up to its last convolution over channels alone.
 
         Args:
             pixels_BPTHW: Pixels in [-1, 1]: 1 frame more than a multiple of four if they open the clip, else a multiple
                 of four; rows and columns multiples of the model's spatial factor.
             cache: What the frames before left behind; an empty cache opens a clip.
-            is_exact: Keep the reference's order of operations; its bits need one group of frames a call.
+            is_exact: Keep the reference's order of operations and its groups of frames, so that float32 results have
+                the same bits.
 
         Returns:
-            Means and log variances, (B, 2C, T', H', W'), and the cache for the next frames.
+            Features, (B, 2C, T', H', W'), and the cache for the next frames.
 
         Raises:
             ParameterError: If the pixels are off the grid.
         """
         self._check_pixels(pixels_BPTHW, is_first=cache.is_empty)
-        tape = Tape(cache, vae_exact if is_exact else vae_fast)
-        moments = self._encode(pixels_BPTHW, tape)
-        return moments, FeatureCache(tape.slots, cache.frames_done + pixels_BPTHW.shape[2])
+        patches = patchify(pixels_BPTHW, self.config.patch_edge)
+        if not is_exact:
+            return self._run(self.encoder, patches, cache, vae_fast)
+        sizes = [1] * cache.is_empty + [ENCODE_GROUP_FRAMES] * (pixels_BPTHW.shape[2] // ENCODE_GROUP_FRAMES)
+        return self._run_groups(self.encoder, patches.split(sizes, dim=2), cache)
+
+    def project_moments(self, features_BCTHW: Tensor, *, is_exact: bool = False) -> Tensor:
+        """Turn features of a clip, or of a part, into means and log variances, (B, 2C, T', H', W').
+
+        The bits may depend on how many frames are given; the reference gives all frames of the clip at once.
+        """
+        tape = Tape(None, vae_exact if is_exact else vae_fast)
+        return self.quant_conv(features_BCTHW, tape)
 
     def decode_frames(
-        self, latents_BCTHW: Tensor, cache: FeatureCache, *, is_exact: bool = False
+        self,
+        latents_BCTHW: Tensor,
+        cache: FeatureCache,
+        *,
+        is_exact: bool = False,
+        span: tuple[int, int] | None = None,
     ) -> tuple[Tensor, FeatureCache]:
         """Decode the next latent frames of a clip.
 
         Args:
             latents_BCTHW: One or more latent frames, not normalized.
             cache: What the frames before left behind; an empty cache opens a clip.
-            is_exact: Keep the reference's order of operations; its bits need one latent frame a call.
+            is_exact: Keep the reference's order of operations, one latent frame at a time, so that float32 results
+                have the same bits.
+            span: First latent frame to decode and the one after the last, in `latents_BCTHW`; None means all. A clip
+                that is decoded exactly in several calls gives all its latents to each: the reference's first
+                convolution takes them all, and its bits may depend on how many they are.
 
         Returns:
             Pixels, not clamped, and the cache for the next frames. A clip's first latent frame gives one frame of
@@ -76,10 +110,43 @@ class WanVAE(nn.Module):
         Raises:
             ParameterError: If there is no frame, or the channels are not the model's.
         """
-        self._check_latents(latents_BCTHW)
-        tape = Tape(cache, vae_exact if is_exact else vae_fast)
-        pixels = self._decode(latents_BCTHW, tape)
-        return pixels, FeatureCache(tape.slots, cache.frames_done + latents_BCTHW.shape[2])
+        start, stop = (0, latents_BCTHW.shape[2]) if span is None else span
+        self._check_latents(latents_BCTHW[:, :, start:stop])
+        if is_exact:
+            mixed = self.post_quant_conv(latents_BCTHW, Tape(None, vae_exact))
+            patches, cache = self._run_groups(self.decoder, mixed[:, :, start:stop].split(1, dim=2), cache)
+        else:
+            mixed = self.post_quant_conv(latents_BCTHW[:, :, start:stop], Tape(None, vae_fast))
+            patches, cache = self._run(self.decoder, mixed, cache, vae_fast)
+        return unpatchify(patches, self.config.patch_edge), cache
+
+    def decode_many(
+        self, chunks: Sequence[Tensor], caches: Sequence[FeatureCache]
+    ) -> list[tuple[Tensor, FeatureCache]]:
+        """Decode chunks of several clips as the rows of one batch; equal to `decode_frames` of each but for rounding.
+
+        Args:
+            chunks: Latent frames of each clip, one shape but for the rows.
+            caches: What each clip's frames before left behind; all empty or none.
+
+        Returns:
+            For each clip, what `decode_frames` returns.
+
+        Raises:
+            ParameterError: If the chunks do not fit together or are not the model's.
+            StateError: If some clips have begun and others have not.
+        """
+        shapes = {chunk.shape[1:] for chunk in chunks}
+        if len(shapes) != 1 or len(chunks) != len(caches):
+            raise ParameterError(
+                "chunks do not make a batch",
+                field="chunks",
+                value=[tuple(chunk.shape) for chunk in chunks],
+                allowed="one or more of one shape but for the rows, one cache each",
+            )
+        pixels, cache = self.decode_frames(torch.cat(list(chunks)), stack_caches(caches))
+        num_rows = [chunk.shape[0] for chunk in chunks]
+        return list(zip(pixels.split(num_rows), split_cache(cache, caches, num_rows), strict=True))
 
     def encode(self, pixels_BPTHW: Tensor) -> Tensor:
         """Encode a whole clip at once; differentiable.
@@ -91,7 +158,8 @@ class WanVAE(nn.Module):
             ParameterError: If the pixels are off the grid.
         """
         self._check_pixels(pixels_BPTHW, is_first=True)
-        return self._encode(pixels_BPTHW, Tape(None, vae_fast))
+        features, _ = self._run(self.encoder, patchify(pixels_BPTHW, self.config.patch_edge), None, vae_fast)
+        return self.project_moments(features)
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """Decode a whole clip at once; differentiable.
@@ -103,7 +171,9 @@ class WanVAE(nn.Module):
             ParameterError: If there is no frame, or the channels are not the model's.
         """
         self._check_latents(latents_BCTHW)
-        return self._decode(latents_BCTHW, Tape(None, vae_fast))
+        mixed = self.post_quant_conv(latents_BCTHW, Tape(None, vae_fast))
+        patches, _ = self._run(self.decoder, mixed, None, vae_fast)
+        return unpatchify(patches, self.config.patch_edge)
 
     def forward(self, pixels_BPTHW: Tensor, noise_BCTHW: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Encode and decode a whole clip, for training.
@@ -129,13 +199,23 @@ class WanVAE(nn.Module):
         mean, inverse_std = self._latent_stats(latents_BCTHW)
         return latents_BCTHW / inverse_std + mean
 
-    def _encode(self, pixels_BPTHW: Tensor, tape: Tape) -> Tensor:
-        patches = patchify(pixels_BPTHW, self.config.patch_edge)
-        return self.quant_conv(self.encoder(patches, tape), tape)
+    def _run(
+        self, coder: nn.Module, chunk_BCTHW: Tensor, cache: FeatureCache | None, ops: VAEOps
+    ) -> tuple[Tensor, FeatureCache]:
+        """Run the encoder or the decoder on one chunk; without a cache, on a whole clip, remembering nothing."""
+        tape = Tape(cache, ops)
+        result = coder(chunk_BCTHW, tape)
+        return result, tape.cache_after(chunk_BCTHW.shape[2])
 
-    def _decode(self, latents_BCTHW: Tensor, tape: Tape) -> Tensor:
-        patches = self.decoder(self.post_quant_conv(latents_BCTHW, tape), tape)
-        return unpatchify(patches, self.config.patch_edge)
+    def _run_groups(
+        self, coder: nn.Module, groups: Sequence[Tensor], cache: FeatureCache
+    ) -> tuple[Tensor, FeatureCache]:
+        """Run the encoder or the decoder on groups of frames one after the other, exactly."""
+        results = []
+        for group in groups:
+            result, cache = self._run(coder, group, cache, vae_exact)
+            results.append(result)
+        return torch.cat(results, dim=2), cache
 
     def _latent_stats(self, like: Tensor) -> tuple[Tensor, Tensor]:
         mean = torch.tensor(self.config.latents_mean).view(1, -1, 1, 1, 1).to(like.device, like.dtype)

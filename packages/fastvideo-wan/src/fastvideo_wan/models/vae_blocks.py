@@ -62,10 +62,10 @@ class CausalConv3d(nn.Conv3d):
         """
         past = tape.past()
         if norm is None:
-            joined = tape.ops.after(past, x_BCTHW, HISTORY_FRAMES)
+            joined, last = tape.ops.after(past, x_BCTHW, HISTORY_FRAMES)
         else:
-            joined = tape.ops.norm_silu_after(past, x_BCTHW, norm.gamma, HISTORY_FRAMES)
-        tape.remember(joined, HISTORY_FRAMES)
+            joined, last = tape.ops.norm_silu_after(past, x_BCTHW, norm.gamma, HISTORY_FRAMES)
+        tape.remember(last)
         hidden = F.dropout(joined, dropout) if dropout else joined
         return self(hidden, tape, starts_clip=past is None)  # type: ignore[no-any-return]
 
@@ -139,10 +139,10 @@ class Downsample(nn.Module):
 
     def _merge_frames(self, x_BCTHW: Tensor, time_conv: nn.Module, tape: Tape) -> Tensor:
         if not tape.is_first:
-            joined = tape.ops.after(tape.past(), x_BCTHW, 1)
-            tape.remember(joined, 1)
+            joined, last = tape.ops.after(tape.past(), x_BCTHW, 1)
+            tape.remember(last)
             return time_conv(joined, tape)  # type: ignore[no-any-return]
-        tape.remember(x_BCTHW, 1)
+        tape.remember(x_BCTHW[:, :, -1:])
         if x_BCTHW.shape[2] == 1:
             return x_BCTHW
         return torch.cat([x_BCTHW[:, :, :1], time_conv(x_BCTHW, tape)], dim=2)
@@ -174,7 +174,7 @@ class Upsample(nn.Module):
         # The first frame goes through alone, and the frames after it do not see it: their past is zeros.
         first, later = x_BCTHW[:, :, :1], x_BCTHW[:, :, 1:]
         if later.shape[2] == 0:
-            tape.remember(torch.zeros_like(first).expand(-1, -1, HISTORY_FRAMES, -1, -1), HISTORY_FRAMES)
+            tape.remember(tape.ops.no_past(first, HISTORY_FRAMES))
             return first
         return torch.cat([first, tape.ops.interleave(time_conv.causal(later, tape))], dim=2)
 

@@ -1,6 +1,6 @@
 """What a causal VAE remembers between chunks of a clip: the last frames that each temporal convolution has seen.
 
-Shapes: B batch rows; C channels; T, H, W frames, rows, columns.
+Shapes: B batch rows; C channels; K frames of history; H, W rows, columns.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class FeatureCache:
     """The state of one clip (or of a batch of clips in step) half-way through the encoder or the decoder.
 
     Attributes:
-        slots: One entry a temporal convolution, in the order of the forward pass, each (B, C, 1 or 2, H, W): the
-            frames before the next chunk, with zeros where the clip had not begun. Empty before the first chunk.
+        slots: One entry a temporal convolution, in the order of the forward pass, each (B, C, K, H, W): the
+            at most two frames before the next chunk. Empty before the first chunk.
         frames_done: Latent frames decoded so far, or pixel frames encoded so far.
     """
 
-    slots: list[Tensor | None] = field(default_factory=list)
+    slots: list[Tensor] = field(default_factory=list)
     frames_done: int = 0
 
     @property
@@ -47,41 +47,45 @@ class Tape:
         ops: The arithmetic to use.
     """
 
-    __slots__ = ("_old", "_records", "is_first", "ops", "slots")
+    __slots__ = ("_old", "_slots", "is_first", "is_recording", "ops")
 
     def __init__(self, cache: FeatureCache | None, ops: VAEOps) -> None:
-        self._records = cache is not None
-        self._old = [] if cache is None else cache.slots
-        self.slots: list[Tensor | None] = []
-        self.is_first = cache is None or cache.is_empty
+        self.is_recording = cache is not None
+        self._old = FeatureCache() if cache is None else cache
+        self._slots: list[Tensor] = []
+        self.is_first = self._old.is_empty
         self.ops = ops
 
     def past(self) -> Tensor | None:
         """Return the frames that the next temporal convolution saw last; None at a clip's start."""
-        index = len(self.slots)
-        return self._old[index] if index < len(self._old) else None
+        return None if self.is_first else self._old.slots[len(self._slots)]
 
-    def remember(self, x_BCTHW: Tensor, num_frames: int) -> None:
-        """Fill the next slot with the last frames of `x_BCTHW`, copied so that the rest can be freed."""
-        if self._records:
-            self.slots.append(x_BCTHW[:, :, -num_frames:].clone())
+    def remember(self, frames_BCKHW: Tensor) -> None:
+        """Fill the next slot, with a copy so that what the frames are part of can be freed."""
+        if self.is_recording:
+            self._slots.append(frames_BCKHW.clone())
+
+    def cache_after(self, num_frames: int) -> FeatureCache:
+        """Return the state after a chunk of `num_frames` frames."""
+        return FeatureCache(self._slots, self._old.frames_done + num_frames)
 
 
 def stack_caches(caches: Sequence[FeatureCache]) -> FeatureCache:
-    """Join the caches of several requests into one whose rows go through a coder together.
+    """Join the caches of several clips into one whose rows go through a coder together.
 
     Args:
         caches: At least one; all before their first chunk, or all after it. How far each one is does not matter.
+
+    Returns:
+        A cache of its own memory; it counts the frames of the clip that is least far.
 
     Raises:
         StateError: If some have begun and others have not.
     """
     if len({cache.is_empty for cache in caches}) != 1:
         raise StateError("cannot batch a clip's first chunk with a later chunk of another clip")
-    if caches[0].is_empty:
-        return FeatureCache()
-    columns = zip(*(cache.slots for cache in caches), strict=True)
-    return FeatureCache([_cat_rows(column) for column in columns], min(cache.frames_done for cache in caches))
+    slots = [torch.cat(rows) for rows in zip(*(cache.slots for cache in caches), strict=True)]
+    return FeatureCache(slots, min(cache.frames_done for cache in caches))
 
 
 def split_cache(cache: FeatureCache, olds: Sequence[FeatureCache], num_rows: Sequence[int]) -> list[FeatureCache]:
@@ -93,20 +97,11 @@ def split_cache(cache: FeatureCache, olds: Sequence[FeatureCache], num_rows: Seq
         num_rows: Batch rows of each.
 
     Returns:
-        One cache an old one, which owns its rows.
+        One cache an old one, each with memory of its own.
     """
-    step_frames = cache.frames_done - min(old.frames_done for old in olds)
-    parts = [_split_rows(slot, num_rows) for slot in cache.slots]
+    num_frames = cache.frames_done - min(old.frames_done for old in olds)
+    columns = [slot.split(list(num_rows)) for slot in cache.slots]
     return [
-        FeatureCache([part[index] for part in parts], old.frames_done + step_frames) for index, old in enumerate(olds)
+        FeatureCache([rows[index].clone() for rows in columns], old.frames_done + num_frames)
+        for index, old in enumerate(olds)
     ]
-
-
-def _cat_rows(slots: Sequence[Tensor | None]) -> Tensor:
-    return torch.cat([slot for slot in slots if slot is not None])
-
-
-def _split_rows(slot: Tensor | None, num_rows: Sequence[int]) -> list[Tensor | None]:
-    if slot is None:
-        return [None for _ in num_rows]
-    return [part.clone() for part in slot.split(list(num_rows))]

@@ -84,6 +84,8 @@ class WanVAEConfig(BaseModel):
         for name in ("latents_mean", "latents_std"):
             if len(getattr(self, name)) != self.z_dim:
                 raise ValueError(f"{name} needs one entry a latent channel, z_dim={self.z_dim}")
+        if self.is_residual:
+            self._check_shortcuts()
         for name, got in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if got % self.patch_edge**2:
                 raise ValueError(f"{name} must be a multiple of patch_size squared, {self.patch_edge**2}")
@@ -92,6 +94,18 @@ class WanVAEConfig(BaseModel):
         if self.scale_factor_spatial not in (None, self.spatial_factor):
             raise ValueError(f"scale_factor_spatial must be what the levels and patches give, {self.spatial_factor}")
         return self
+
+    def _check_shortcuts(self) -> None:
+        """Refuse levels past which Wan 2.2's shortcuts cannot run: blocks of pixels fold into whole channels."""
+        factors, blocks = self.dim_mult, [8 if halves else 4 for halves in self.temperal_downsample]
+        downs = zip((1, *factors), factors, (*blocks, 1), strict=False)
+        ups = zip((factors[-1], *factors[::-1]), factors[::-1], blocks[::-1], strict=False)
+        if any(fine * block % coarse for fine, coarse, block in downs) or any(
+            fine * block % coarse for coarse, fine, block in ups
+        ):
+            raise ValueError(
+                f"dim_mult={factors} is too steep for is_residual, whose shortcuts fold pixels into channels"
+            )
 
     @property
     def patch_edge(self) -> int:

@@ -20,16 +20,38 @@ def norm(x: Tensor, gamma: Tensor) -> Tensor:
     return unit * x.shape[1] ** 0.5 * gamma
 
 
-def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
-    """Put the past, or as many zero frames, in front of a chunk: (B, C, num_frames + T, H, W)."""
+def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
+    """Put the past in front of a chunk, and zeros before it where it is short.
+
+    Args:
+        past_BCKHW: Up to `num_frames` frames before the chunk; None or no frames if the clip starts here.
+        x_BCTHW: The chunk.
+        num_frames: Frames of history wanted.
+
+    Returns:
+        (B, C, num_frames + T, H, W), and the past of the next chunk, which may share memory. Where frames lie in
+        memory decides how a convolution sums them, hence the reference's choice of what to join in which order.
+    """
+    last = x_BCTHW[:, :, -num_frames:]
     if past_BCKHW is None:
-        return F.pad(x_BCTHW, (0, 0, 0, 0, num_frames, 0))
-    return torch.cat([past_BCKHW, x_BCTHW], dim=2)
+        return F.pad(x_BCTHW, (0, 0, 0, 0, num_frames, 0)), last
+    num_past = past_BCKHW.shape[2]
+    joined = torch.cat([past_BCKHW, x_BCTHW], dim=2) if num_past else x_BCTHW
+    if last.shape[2] < num_frames:
+        last = torch.cat([past_BCKHW[:, :, -1:] if num_past else torch.zeros_like(last), last], dim=2)
+    return F.pad(joined, (0, 0, 0, 0, num_frames - num_past, 0)), last
 
 
-def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
-    """Norm and SiLU of a chunk, behind the past, which has had them already."""
+def norm_silu_after(
+    past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int
+) -> tuple[Tensor, Tensor]:
+    """Norm and SiLU of a chunk, behind the past, which has had them already; returns what `after` returns."""
     return after(past_BCKHW, F.silu(norm(x_BCTHW, gamma)), num_frames)
+
+
+def no_past(x_BCTHW: Tensor, _num_frames: int) -> Tensor:
+    """Return what to remember for a convolution that has seen no frame yet."""
+    return x_BCTHW[:, :, :0]
 
 
 def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, _starts_clip: bool) -> Tensor:

@@ -26,26 +26,29 @@ SMALLEST_NORM = 1e-12
 """Shorter channel vectors are divided by this instead of by their length, as in the reference."""
 
 
-def norm(x: Tensor, gamma: Tensor) -> Tensor:
-    """See `vae_exact.norm`; the bits differ, as lengths and gains are multiplied first."""
-    return vae_exact.norm(x, gamma)
-
-
-def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
+def after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
     """See `vae_exact.after`; the result lies channels last."""
-    x_last = channels_last(x_BCTHW)
-    past = _zero_frames(x_last, num_frames) if past_BCKHW is None else channels_last(past_BCKHW)
-    return channels_second(torch.cat([past, x_last], dim=1))
+    past = _whole_past(past_BCKHW, x_BCTHW, num_frames)
+    joined = channels_second(torch.cat([channels_last(past), channels_last(x_BCTHW)], dim=1))
+    return joined, joined[:, :, -num_frames:]
 
 
-def norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
+def norm_silu_after(
+    past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int
+) -> tuple[Tensor, Tensor]:
     """See `vae_exact.norm_silu_after`; one buffer, written once."""
+    past = _whole_past(past_BCKHW, x_BCTHW, num_frames)
+    joined: Tensor
     if torch.is_grad_enabled():
-        past = past_BCKHW
-        if past is None:
-            past = channels_second(_zero_frames(channels_last(x_BCTHW), num_frames))
-        return _NormSiluAfter.apply(past, x_BCTHW, gamma)  # type: ignore[no-any-return]
-    return _norm_silu_after(past_BCKHW, x_BCTHW, gamma, num_frames)
+        joined = _NormSiluAfter.apply(past, x_BCTHW, gamma)
+    else:
+        joined = _norm_silu_after(past, x_BCTHW, gamma)
+    return joined, joined[:, :, -num_frames:]
+
+
+def no_past(x_BCTHW: Tensor, num_frames: int) -> Tensor:
+    """See `vae_exact.no_past`; zeros, so that clips of any age stack."""
+    return torch.zeros_like(x_BCTHW[:, :, :1]).expand(-1, -1, num_frames, -1, -1)
 
 
 def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, starts_clip: bool) -> Tensor:
@@ -141,7 +144,7 @@ class _NormSiluAfter(torch.autograd.Function):
     def forward(ctx: Any, past_BCKHW: Tensor, x_BCTHW: Tensor, gamma: Tensor) -> Tensor:
         ctx.save_for_backward(x_BCTHW, gamma)
         ctx.num_frames = past_BCKHW.shape[2]
-        return _norm_silu_after(past_BCKHW, x_BCTHW, gamma, past_BCKHW.shape[2])
+        return _norm_silu_after(past_BCKHW, x_BCTHW, gamma)
 
     @staticmethod
     @once_differentiable
@@ -161,15 +164,21 @@ class _NormSiluAfter(torch.autograd.Function):
         return grad_past if ctx.needs_input_grad[0] else None, channels_second(grad_x), grad_gamma
 
 
-def _norm_silu_after(past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
-    x = channels_last(x_BCTHW)
+def _norm_silu_after(past_BCKHW: Tensor, x_BCTHW: Tensor, gamma: Tensor) -> Tensor:
+    x, num_frames = channels_last(x_BCTHW), past_BCKHW.shape[2]
     joined = x.new_empty(x.shape[0], num_frames + x.shape[1], *x.shape[2:])
-    if past_BCKHW is None:
-        joined[:, :num_frames].zero_()
-    else:
-        joined[:, :num_frames] = channels_last(past_BCKHW)
+    joined[:, :num_frames] = channels_last(past_BCKHW)
     _write_norm_silu(joined[:, num_frames:], x, gamma.flatten())
     return channels_second(joined)
+
+
+def _whole_past(past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
+    """Return `num_frames` frames of history, with zeros where there is less."""
+    num_past = 0 if past_BCKHW is None else past_BCKHW.shape[2]
+    if past_BCKHW is not None and num_past == num_frames:
+        return past_BCKHW
+    zeros = x_BCTHW.new_zeros(()).expand(*x_BCTHW.shape[:2], num_frames - num_past, *x_BCTHW.shape[3:])
+    return zeros if past_BCKHW is None else torch.cat([zeros, past_BCKHW], dim=2)
 
 
 def _write_norm_silu(out: Tensor, x: Tensor, gains: Tensor) -> None:
@@ -190,10 +199,6 @@ def _square_kernels(weight: Tensor) -> Tensor:
     sums = weight.new_tensor([[1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 1]])
     kernels_OCPAQB = (weight.flatten(2) @ torch.kron(sums, sums).T).view(out_dim, dim, 2, 2, 2, 2)
     return kernels_OCPAQB.permute(2, 4, 0, 1, 3, 5).reshape(4 * out_dim, dim, 2, 2)
-
-
-def _zero_frames(x_BTHWC: Tensor, num_frames: int) -> Tensor:
-    return x_BTHWC.new_zeros(x_BTHWC.shape[0], num_frames, *x_BTHWC.shape[2:])
 
 
 def _to_frames(x_BCTHW: Tensor) -> Tensor:

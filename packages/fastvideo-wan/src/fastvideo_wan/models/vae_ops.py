@@ -15,11 +15,16 @@ from torch import Tensor
 class VAEOps(Protocol):
     """What a module of operations has; an argument named `y` may be overwritten."""
 
-    def after(self, past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> Tensor:
-        """Put the past, or zero frames, in front of a chunk."""
+    def after(self, past_BCKHW: Tensor | None, x_BCTHW: Tensor, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Put the past in front of a chunk; also return the past of the next chunk."""
 
-    def norm_silu_after(self, past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int) -> Tensor:
-        """Norm and SiLU of a chunk, behind the past."""
+    def norm_silu_after(
+        self, past_BCKHW: Tensor | None, x_BCTHW: Tensor, gamma: Tensor, num_frames: int
+    ) -> tuple[Tensor, Tensor]:
+        """Norm and SiLU of a chunk, behind the past; also return the past of the next chunk."""
+
+    def no_past(self, x_BCTHW: Tensor, num_frames: int, /) -> Tensor:
+        """Return what to remember for a convolution that has seen no frame yet."""
 
     def conv3d(self, x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, starts_clip: bool, /) -> Tensor:
         """Convolve; rows and columns keep their size. `starts_clip`: all frames before the first output's are zeros."""
