@@ -15,7 +15,7 @@ from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
-from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode
+from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.cancel import CancelScope, CancelState
 from fastvideo_core.request.parameters import ResolvedParameters
@@ -190,22 +190,28 @@ class RequestRun:
     async def _run_node(self, node: ModelLoopNode | ArtifactNode, results: Mapping[str, asyncio.Task[Any]]) -> Any:
         if isinstance(node, ArtifactNode):
             source: LoopResult = await results[node.source.node]
-            return await self._make_artifact(node, source.outputs[node.source.output])
+            return await self._make_artifact(node, self._output(node.source, source))
         inputs = {}
         for port, edge in node.inputs.items():
             if isinstance(edge, InputEdge):
                 inputs[port] = self.prepared.inputs.get(edge.name)
             else:
-                upstream: LoopResult = await results[edge.node]
-                inputs[port] = upstream.outputs.get(edge.output)
+                upstream: LoopResult | None = await results[edge.node]
+                inputs[port] = None if upstream is None else self._output(edge, upstream)
         started_at = time.monotonic()
         try:
             if node.requires_input is not None and self.prepared.inputs.get(node.requires_input) is None:
-                return LoopResult()
+                return None
             return await self._run_loop(node, inputs)
         finally:
             self._progress.finished(node.node_id)
             self._durations[node.node_id] = time.monotonic() - started_at
+
+    def _output(self, edge: TensorEdge, result: LoopResult) -> Any:
+        if edge.output in result.outputs:
+            return result.outputs[edge.output]
+        given = ", ".join(result.outputs) or "nothing"
+        raise ExecutionError(f"{self.scope.path()}: loop {edge.node} gave no {edge.output!r}; it gave {given}")
 
     async def _run_loop(self, node: ModelLoopNode, inputs: Mapping[str, Any]) -> LoopResult:
         scope = self.scope.child("loop", node.node_id)
