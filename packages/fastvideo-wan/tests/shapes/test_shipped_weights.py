@@ -14,6 +14,7 @@ from fastvideo_wan.cards.shapes import shapes_cards
 from fastvideo_wan.shapes.judge import judge_clip
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, build_tokenizer
 from fastvideo_wan.shapes.train.evaluation import ATTRIBUTES, wilson_interval
+from fastvideo_wan.shapes.train.ship_stage import write_card
 
 FOLDER = Path(str(files("fastvideo_wan").joinpath("data", "wan-shapes")))
 MAX_BYTES = 16 * 1000**2
@@ -44,6 +45,15 @@ def test_figures_of_recipe_and_card_agree_and_reach_the_bar() -> None:
     assert table["colour"]["n"] >= 100
     assert table["colour"]["part"] >= 0.9
     assert table["clean"]["part"] >= 0.9
+
+
+def test_the_card_is_what_the_recipe_gives(tmp_path: Path) -> None:
+    for name in ("recipe.json", "vae/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    write_card(tmp_path)
+    written = (tmp_path / "card.json").read_text(encoding="utf-8")
+    assert json.loads(written) == json.loads((FOLDER / "card.json").read_text(encoding="utf-8"))
 
 
 def test_the_cards_parameters_are_those_that_were_judged() -> None:

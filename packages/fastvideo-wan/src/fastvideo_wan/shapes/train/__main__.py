@@ -1,7 +1,7 @@
 """Train the shapes model: `python -m fastvideo_wan.shapes.train --config FILE [--stage NAME]`.
 
 Stages: `vae`, `latents`, `decoder`, `dit`, which go on where they were stopped, and `ship`, which writes the finished
-model.
+model. `card` writes a shipped folder's card anew after the card's format has changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages that were asked for; each goes on where it was stopped. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fastvideo_wan.shapes.train", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file of settings")
-    parser.add_argument("--stage", choices=(*STAGES, "ship", "all"), default="all", help="default: all, in order")
-    parser.add_argument("--output", type=Path, help="folder that `ship` writes; default: FOLDER/wan-shapes")
+    parser.add_argument(
+        "--stage", choices=(*STAGES, "ship", "card", "all"), default="all", help="default: all, in order"
+    )
+    parser.add_argument("--output", type=Path, help="folder that `ship` and `card` write; default: FOLDER/wan-shapes")
     parser.add_argument("--num-cases", type=int, default=100, help="prompts on which `ship` judges; default: 100")
     parser.add_argument("--notes", default="", help="what the run did otherwise than its settings say, for recipe.json")
     arguments = parser.parse_args(argv)
@@ -32,18 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     for stage in (*STAGES, "ship") if arguments.stage == "all" else (arguments.stage,):
-        if stage == "ship":
-            run_ship(config, arguments)
+        if stage in ("ship", "card"):
+            run_ship(stage, config, arguments)
         else:
             run_stage(stage, config)
     return 0
 
 
-def run_ship(config: TrainConfig, arguments: argparse.Namespace) -> None:
-    """Write the model and print the judge's table."""
-    from fastvideo_wan.shapes.train.ship_stage import ship
+def run_ship(stage: str, config: TrainConfig, arguments: argparse.Namespace) -> None:
+    """Write the model and print the judge's table, or write its card only."""
+    from fastvideo_wan.shapes.train.ship_stage import ship, write_card
 
     folder = arguments.output or config.folder / "wan-shapes"
+    if stage == "card":
+        write_card(folder)
+        return
     recipe = ship(config, folder, num_cases=arguments.num_cases, notes=arguments.notes)
     for name, row in recipe["figures"]["generated"].items():
         low, high = row["interval_95"]

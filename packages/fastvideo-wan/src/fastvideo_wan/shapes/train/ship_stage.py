@@ -19,6 +19,7 @@ from fastvideo_core.card import CheckpointSource, DataRef, ModelCard, RecipeSpec
 from fastvideo_wan.cards.build import make_card
 from fastvideo_wan.cards.facts import WanFacts
 from fastvideo_wan.models.vae import WanVAE
+from fastvideo_wan.models.vae_config import WanVAEConfig
 from fastvideo_wan.shapes.render import render_clips
 from fastvideo_wan.shapes.scenes import FRAME_SIZE, NUM_FRAMES
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, save_tokenizer
@@ -83,9 +84,16 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
         "figures": figures,
     }
     (folder / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-    card = shapes_card(config, vae, figures)
-    (folder / "card.json").write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_card(folder)
     return recipe
+
+
+def write_card(folder: Path) -> None:
+    """Write `card.json` from a shipped folder's `recipe.json` and configurations."""
+    recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    config = TrainConfig.model_validate({"folder": folder, **recipe["settings"]})
+    card = shapes_card(config, WanVAEConfig.from_folder(folder / "vae"), recipe["figures"])
+    (folder / "card.json").write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def steps_done(checkpoint: Path) -> int:
@@ -176,15 +184,15 @@ def judge_reconstructed(vae: WanVAE, config: TrainConfig, num_clips: int) -> dic
     return {**summarise(scores), "psnr_db": round(psnr(sum(errors) / len(errors)), 2)}
 
 
-def shapes_card(config: TrainConfig, vae: WanVAE, figures: dict[str, Any]) -> ModelCard:
+def shapes_card(config: TrainConfig, vae: WanVAEConfig, figures: dict[str, Any]) -> ModelCard:
     """Return the shipped model's card."""
     facts = WanFacts(
         model_id="wan-shapes",
         title="One coloured shape on a plain background, moving or still: a small Wan that ships with the package",
         source=CheckpointSource(kind="package", location="fastvideo_wan:data/wan-shapes"),
         recipe=_recipe_spec(config),
-        spatial_factor=vae.config.spatial_factor,
-        temporal_factor=vae.config.temporal_factor,
+        spatial_factor=vae.spatial_factor,
+        temporal_factor=vae.temporal_factor,
         num_frames=NUM_FRAMES,
         height=FRAME_SIZE,
         width=FRAME_SIZE,
