@@ -38,7 +38,7 @@ class CausalConv3d(nn.Conv3d):
     def __init__(self, in_dim: int, out_dim: int, kernel_size: tuple[int, int, int], time_stride: int = 1) -> None:
         super().__init__(in_dim, out_dim, kernel_size, stride=(time_stride, 1, 1))
 
-    def forward(self, x_BCTHW: Tensor, tape: Tape, *, starts_clip: bool = False) -> Tensor:
+    def forward(self, x_BCTHW: Tensor, tape: Tape, *, starts_clip: bool = False) -> Tensor:  # type: ignore[override]
         """Convolve a chunk that has its past in front of it.
 
         Args:
@@ -67,7 +67,7 @@ class CausalConv3d(nn.Conv3d):
             joined, last = tape.ops.norm_silu_after(past, x_BCTHW, norm.gamma, HISTORY_FRAMES)
         tape.remember(last)
         hidden = F.dropout(joined, dropout) if dropout else joined
-        return self(hidden, tape, starts_clip=past is None)  # type: ignore[no-any-return]
+        return self(hidden, tape, starts_clip=past is None)
 
 
 class ResidualBlock(nn.Module):
@@ -115,7 +115,7 @@ class MidBlock(nn.Module):
     def forward(self, x_BCTHW: Tensor, tape: Tape) -> Tensor:
         """Return the same shape."""
         hidden = self.attentions[0](self.resnets[0](x_BCTHW, tape), tape)
-        return self.resnets[1](hidden, tape)  # type: ignore[no-any-return]
+        return self.resnets[1](hidden, tape)
 
 
 class Downsample(nn.Module):
@@ -141,7 +141,7 @@ class Downsample(nn.Module):
         if not tape.is_first:
             joined, last = tape.ops.after(tape.past(), x_BCTHW, 1)
             tape.remember(last)
-            return time_conv(joined, tape)  # type: ignore[no-any-return]
+            return time_conv(joined, tape)
         tape.remember(x_BCTHW[:, :, -1:])
         if x_BCTHW.shape[2] == 1:
             return x_BCTHW

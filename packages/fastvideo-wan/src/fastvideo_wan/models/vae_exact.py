@@ -86,8 +86,7 @@ def halve_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def double_space(x_BCTHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Repeat every pixel to a square of four, then convolve every frame by 3x3: (B, O, T, 2H, 2W)."""
-    frames = to_frames(x_BCTHW)
-    doubled = F.interpolate(frames.float(), scale_factor=2.0, mode="nearest-exact").to(frames.dtype)
+    doubled = F.interpolate(to_frames(x_BCTHW), scale_factor=2.0, mode="nearest-exact")
     return to_clips(F.conv2d(doubled, weight, bias, padding=1), x_BCTHW.shape[0])
 
 

@@ -40,7 +40,7 @@ def norm_silu_after(
     past = _whole_past(past_BCKHW, x_BCTHW, num_frames)
     joined: Tensor
     if torch.is_grad_enabled():
-        joined = _NormSiluAfter.apply(past, x_BCTHW, gamma)
+        joined = _NormSiluAfter.apply(past, x_BCTHW, gamma)  # type: ignore[no-untyped-call]
     else:
         joined = _norm_silu_after(past, x_BCTHW, gamma)
     return joined, joined[:, :, -num_frames:]
@@ -65,7 +65,8 @@ def attend(x_BCTHW: Tensor, gamma: Tensor, qkv: tuple[Tensor, Tensor], proj: tup
     """See `vae_exact.attend`."""
     num_rows, dim, num_frames, height, width = x_BCTHW.shape
     x_last = channels_last(x_BCTHW).reshape(num_rows * num_frames, 1, height * width, dim)
-    unit = F.normalize(x_last.float(), dim=-1).to(x_last.dtype) * (gamma.flatten() * dim**0.5)
+    is_half = x_last.dtype in (torch.float16, torch.bfloat16)
+    unit = F.normalize(x_last.float() if is_half else x_last, dim=-1).to(x_last.dtype) * (gamma.flatten() * dim**0.5)
     query, key, value = F.linear(unit, qkv[0].flatten(1), qkv[1]).chunk(3, dim=-1)
     mixed = F.scaled_dot_product_attention(query, key, value)
     result = x_last + F.linear(mixed, proj[0].flatten(1), proj[1])
@@ -148,7 +149,7 @@ class _NormSiluAfter(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_BCTHW: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad_BCTHW: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         """With n = |x|, s = sqrt(C) / n, z = s x gamma: dx = s gamma dz - x (x . gamma s dz) / n^2."""
         x_BCTHW, gamma = ctx.saved_tensors
         grad_past, grad = grad_BCTHW[:, :, : ctx.num_frames], channels_last(grad_BCTHW[:, :, ctx.num_frames :])

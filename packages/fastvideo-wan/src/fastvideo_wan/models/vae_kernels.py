@@ -28,7 +28,7 @@ def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor | None, time_stride: in
     padding = (0, weight.shape[3] // 2, weight.shape[4] // 2)
     stride = (time_stride, 1, 1)
     if uses_onednn(x_BCTHW):
-        return torch.mkldnn_convolution(x_BCTHW, weight, bias, padding, stride, (1, 1, 1), 1)  # type: ignore[attr-defined,no-any-return]
+        return torch.mkldnn_convolution(x_BCTHW, weight, bias, padding, stride, (1, 1, 1), 1)
     return F.conv3d(x_BCTHW, weight, bias, stride, padding)
 
 
@@ -46,7 +46,7 @@ def conv2d(x_NCHW: Tensor, weight: Tensor, bias: Tensor, *, stride: int = 1, pad
     """Convolve frames, by the same choice of kernel as `conv3d`."""
     if uses_onednn(x_NCHW):
         spaced = ((padding, padding), (stride, stride), (1, 1))
-        return torch.mkldnn_convolution(x_NCHW, weight, bias, *spaced, 1)  # type: ignore[attr-defined,no-any-return]
+        return torch.mkldnn_convolution(x_NCHW, weight, bias, *spaced, 1)
     return F.conv2d(x_NCHW, weight, bias, stride, padding)
 
 

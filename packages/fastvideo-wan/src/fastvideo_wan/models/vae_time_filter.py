@@ -60,7 +60,7 @@ def conv_three_frames(joined_BCTHW: Tensor, weight_OC3KL: Tensor, bias_O: Tensor
         (B, O, T, H, W), channels last in memory.
     """
     if torch.is_grad_enabled():
-        return _ConvThreeFrames.apply(joined_BCTHW, weight_OC3KL, bias_O, starts_clip)  # type: ignore[no-any-return]
+        return _ConvThreeFrames.apply(joined_BCTHW, weight_OC3KL, bias_O, starts_clip)  # type: ignore[no-untyped-call]
     frames = channels_last(joined_BCTHW)
     num_rows, num_joined, height, width, dim = frames.shape
     out = frames.new_empty(num_rows, num_joined - 2, height, width, weight_OC3KL.shape[0])
@@ -101,7 +101,7 @@ class _ConvThreeFrames(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_BOTHW: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_BOTHW: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         first, filtered, filters, weight = ctx.saved_tensors
         grad = channels_last(grad_BOTHW)
         is_odd = first.shape[1] // 3
