@@ -190,7 +190,8 @@ def test_a_request_of_another_card_is_refused(tiny_folder):
 def test_loops_see_no_weights_and_keep_none_alive(tiny_folder):
     instance = load_instance(tiny_card(tiny_folder))
     loops, alive = list(instance.loops.values()), weakref.ref(instance.component("transformer"))
-    view = loops[0]._model
+    view = instance.view
+    assert all(loop._model is view for loop in loops)
     assert (view.card, view.instance_id, view.precision) == (instance.card, "tiny", "float32")
     assert view.weights_version == instance.weights_version
     assert view.config("vae") is instance.config("vae")

@@ -72,7 +72,11 @@ class ModelView(Protocol):
         ...
 
     def component(self, component_id: str) -> Any:
-        """Return a component. Loops use it for host-side ones only (tokenizers); tensors belong to step bodies."""
+        """Return a component that has no weights, for instance a tokenizer; weights are for step bodies.
+
+        Raises:
+            CardError: The component has weights.
+        """
         ...
 
 

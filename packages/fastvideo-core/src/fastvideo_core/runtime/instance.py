@@ -117,6 +117,11 @@ class ModelInstance:
         components: Loaded components by name.
         precision: Number format.
         device: Where the weights are.
+
+    Attributes:
+        view: What the loops see of it.
+        loops: Loops whose components are loaded, by name.
+        steps: Their step bodies.
     """
 
     def __init__(
@@ -133,13 +138,13 @@ class ModelInstance:
         self.precision = precision
         self.device = device
         self._components = dict(components)
-        self.weights_version = "+".join(part.weights_version for part in components.values() if part.weights_version)
-        view = InstanceView(card, instance_id, components, precision=precision, weights_version=self.weights_version)
+        version = "+".join(part.weights_version for part in components.values() if part.weights_version)
+        self.view = InstanceView(card, instance_id, components, precision=precision, weights_version=version)
         self.loops: dict[str, Loop[Any]] = {}
         self.steps: dict[str, StepBody] = {}
         for loop_id, spec in card.loops.items():
             if set(spec.components) <= set(components):
-                self.loops[loop_id] = _make_loop(spec, view)
+                self.loops[loop_id] = _make_loop(spec, self.view)
                 self.steps[loop_id] = resolve_ref(spec.step)
 
     def config(self, component_id: str) -> Any:
@@ -153,6 +158,11 @@ class ModelInstance:
     def has_component(self, component_id: str) -> bool:
         """Tell whether a component is loaded."""
         return component_id in self._components
+
+    @property
+    def weights_version(self) -> str:
+        """Content version of all weights; the loops' plans carry it."""
+        return self.view.weights_version
 
     @property
     def num_bytes(self) -> int:
