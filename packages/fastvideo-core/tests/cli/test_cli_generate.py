@@ -45,7 +45,11 @@ def test_a_prompt_becomes_a_video(generate, place, left):
 
 def test_loading_says_what_it_has_read(generate):
     ran = generate("x", "-o", "a.mp4", "--precision", "bfloat16")
-    assert re.fullmatch(r"loading tiny\nloaded 1\d\.?\d* kB of weights, bfloat16 on cpu\n", ran.err)
+    first, *parts, last = ran.err.splitlines()
+    assert first == "loading tiny"
+    assert [part.split(":")[0] for part in parts] == ["loaded text_encoder", "loaded transformer", "loaded vae"]
+    assert all(re.search(r": \d+ tensors, [\d.]+ k?B of float32 as bfloat16$", part) for part in parts)
+    assert re.fullmatch(r"loaded 1\d\.?\d* kB of weights, bfloat16 on cpu", last)
 
 
 def test_what_it_ran_with_is_in_the_sidecar_and_in_the_file(generate, place, tiny):

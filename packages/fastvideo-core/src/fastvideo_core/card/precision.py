@@ -25,6 +25,10 @@ class PrecisionPolicy(Contract):
     compute: Precision | None = None
     keep_float32: tuple[str, ...] = ()
 
+    def keeps_float32(self, name: str) -> bool:
+        """Tell whether a parameter stays float32 whatever the component runs in."""
+        return any(part in name for part in self.keep_float32)
+
 
 class PrecisionContract(Contract):
     """The number formats that a card may be served in.

@@ -99,6 +99,10 @@ class Display(Protocol):
         """Show what is done before the first step, for instance loading."""
         ...
 
+    def note(self, text: str) -> None:
+        """Tell something that stays to be read, for instance what was loaded."""
+        ...
+
     def transfer(self, done_bytes: int, total_bytes: int) -> None:
         """Show how far a download is; comes from any thread."""
         ...
@@ -114,6 +118,9 @@ class Display(Protocol):
 
 class _Silent:
     def phase(self, text: str) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
         """Show nothing."""
 
     def transfer(self, done_bytes: int, total_bytes: int) -> None:
@@ -141,6 +148,10 @@ class _Log:
         self._transfer = _Transfer()
         self._told_at = time.monotonic()
 
+    def note(self, text: str) -> None:
+        """Tell it."""
+        self._tell(text)
+
     def transfer(self, done_bytes: int, total_bytes: int) -> None:
         """Tell, if it is time."""
         if self._is_due():
@@ -167,8 +178,9 @@ class _Log:
 class _Bar:
     """A bar with the step, the share that is done and the time left."""
 
-    def __init__(self, progress: RichProgress) -> None:
+    def __init__(self, progress: RichProgress, tell: Callable[[str], None]) -> None:
         self._progress = progress
+        self._tell = tell
         self._task: TaskID = progress.add_task("", total=None, left="")
         self._tally = Tally(0)
         self._transfer = _Transfer()
@@ -177,6 +189,10 @@ class _Bar:
         """Show a pulse."""
         self._transfer = _Transfer()
         self._progress.update(self._task, description=text, total=None, left="")
+
+    def note(self, text: str) -> None:
+        """Print it above the bar."""
+        self._tell(text)
 
     def transfer(self, done_bytes: int, total_bytes: int) -> None:
         """Move the bar by bytes."""
@@ -210,7 +226,7 @@ def open_display(shell: Shell, *, is_quiet: bool) -> Iterator[Display]:
         yield _Log(shell.tell)
     else:
         with _open_bar() as progress, shell.prints_above(lambda text: progress.console.out(text, highlight=False)):
-            yield _Bar(progress)
+            yield _Bar(progress, shell.tell)
 
 
 @contextmanager

@@ -101,6 +101,7 @@ def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display) 
         precision=options.precision,
         tasks=tuple(dict.fromkeys(job.prepared.request.task for job in jobs)),
         on_progress=display.transfer,
+        on_read=lambda report: display.note(f"loaded {report.short()}"),
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
     return Engine(instance, max_running=options.max_running)

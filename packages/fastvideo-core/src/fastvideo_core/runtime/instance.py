@@ -12,6 +12,7 @@ import torch
 from fastvideo_core.card import ComponentFiles, ComponentSpec, LoopSpec, ModelCard, resolve_ref
 from fastvideo_core.errors import CardError, CheckpointError, FastVideoError, describe_failure
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.runtime.weights.module import LoadReport
 from fastvideo_core.runtime.weights.needs import HOST_KINDS
 
 __all__ = ["ComponentSource", "InstanceView", "LoadedComponent", "ModelInstance", "needed_components"]
@@ -45,12 +46,14 @@ class LoadedComponent:
         config: Its validated configuration.
         num_bytes: Bytes of weights in memory.
         weights_version: Content version of its files; "" where it has no weights.
+        report: What was read for it; None where it has no weights, or its factory does not say.
     """
 
     component: Any
     config: Any
     num_bytes: int = 0
     weights_version: str = ""
+    report: LoadReport | None = None
 
 
 def needed_components(card: ModelCard, tasks: Iterable[str]) -> tuple[ComponentSpec, ...]:

@@ -24,11 +24,10 @@ from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, Mo
 from fastvideo_core.runtime.prepare import check_task
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
-from fastvideo_core.runtime.weights.keys import keep_name
 from fastvideo_core.runtime.weights.locate import locate
-from fastvideo_core.runtime.weights.memory import check_memory, estimate_bytes
+from fastvideo_core.runtime.weights.memory import check_memory
 from fastvideo_core.runtime.weights.module import LoadReport, load_module
-from fastvideo_core.runtime.weights.needs import HOST_KINDS
+from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, key_map_of
 from fastvideo_core.runtime.weights.version import weights_version
 
 __all__ = ["LoadedWeights", "load_instance", "load_weights", "local_folder", "resolve_device", "resolve_precision"]
@@ -52,7 +51,7 @@ class LoadedWeights:
 
     def as_component(self, config: Any) -> LoadedComponent:
         """Return what a component factory returns."""
-        return LoadedComponent(self.module, config, self.report.memory_bytes, self.version)
+        return LoadedComponent(self.module, config, self.report.memory_bytes, self.version, self.report)
 
 
 def load_instance(
@@ -63,6 +62,7 @@ def load_instance(
     tasks: Sequence[str] | None = None,
     access: HubAccess | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    on_read: Callable[[LoadReport], None] | None = None,
 ) -> ModelInstance:
     """Load a card's components for some tasks.
 
@@ -73,6 +73,7 @@ def load_instance(
         tasks: Tasks that will be asked for; None means all.
         access: How the hub is reached.
         on_progress: Told the bytes of a download: done and in all.
+        on_read: Told what was read for each component that has weights, as soon as it is there.
 
     Raises:
         UnknownTaskError: The card has no such task.
@@ -87,8 +88,12 @@ def load_instance(
     for task in wanted:
         check_task(card, task)
     sources = _sources(card, needed_components(card, wanted), target, chosen, access, on_progress)
-    _check_memory(card, sources, target)
-    components = {source.spec.component_id: _build(card, source) for source in sources}
+    _check_memory(card, sources, chosen, target)
+    components: dict[str, LoadedComponent] = {}
+    for source in sources:
+        components[source.spec.component_id] = loaded = _build(card, source)
+        if on_read is not None and loaded.report is not None:
+            on_read(loaded.report)
     return ModelInstance(card, card.model_id, components, precision=chosen, device=target)
 
 
@@ -103,15 +108,13 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
         CheckpointError: A tensor is missing, left over, or of another shape.
     """
     files = weight_files(source)
-    key_map = keep_name if source.files.key_map is None else resolve_ref(source.files.key_map)
-    patterns = source.spec.precision_policy.keep_float32
     module, report = load_module(
         build,
         files,
         dtype=source.dtype,
         device=source.device,
-        key_map=key_map,
-        keep_float32=lambda name: any(pattern in name for pattern in patterns),
+        key_map=key_map_of(source.files),
+        keep_float32=source.spec.precision_policy.keeps_float32,
     )
     return LoadedWeights(module.requires_grad_(False), report, weights_version(files))
 
@@ -207,14 +210,10 @@ def _build(card: ModelCard, source: ComponentSource) -> LoadedComponent:
     return loaded
 
 
-def _check_memory(card: ModelCard, sources: Sequence[ComponentSource], device: torch.device) -> None:
-    need_bytes = 0
-    for source in sources:
-        if source.spec.kind not in HOST_KINDS:
-            patterns = source.spec.precision_policy.keep_float32
-            need_bytes += estimate_bytes(
-                weight_files(source),
-                source.dtype,
-                keep_float32=lambda name, patterns=patterns: any(p in name for p in patterns),  # type: ignore[misc]
-            )
+def _check_memory(card: ModelCard, sources: Sequence[ComponentSource], precision: str, device: torch.device) -> None:
+    need_bytes = sum(
+        component_bytes(source.spec, source.files, weight_files(source), precision)
+        for source in sources
+        if source.spec.kind not in HOST_KINDS
+    )
     check_memory(need_bytes, device=str(device), purpose=f"the weights of {card.model_id}")

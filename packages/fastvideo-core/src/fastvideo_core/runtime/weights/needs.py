@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastvideo_core.card import ComponentSpec, ModelCard, resolve_ref
+from fastvideo_core.card import ComponentFiles, ComponentSpec, ModelCard, resolve_ref
 from fastvideo_core.errors import CheckpointError, DownloadError
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
-from fastvideo_core.runtime.weights.keys import keep_name
+from fastvideo_core.runtime.weights.keys import Rename, keep_name
 from fastvideo_core.runtime.weights.locate import locate
 from fastvideo_core.runtime.weights.memory import estimate_bytes
 
-__all__ = ["HOST_KINDS", "FoundWeights", "find_weights"]
+__all__ = ["HOST_KINDS", "FoundWeights", "component_bytes", "find_weights", "key_map_of"]
 
 HOST_KINDS = ("tokenizer", "image_processor")
 """Kinds of components that have no weights."""
@@ -44,8 +44,10 @@ class FoundWeights:
 
     def memory_bytes(self, card: ModelCard, precision: str) -> int:
         """Return the bytes that the weights take once loaded in a number format."""
+        specs = {name: card.components[name] for name in self.files}
+        described = card.checkpoint.components
         return sum(
-            _component_bytes(card, card.components[name], found, precision) for name, found in self.files.items()
+            component_bytes(spec, described[spec.load_id], self.files[name], precision) for name, spec in specs.items()
         )
 
 
@@ -80,12 +82,24 @@ def find_weights(card: ModelCard, specs: Sequence[ComponentSpec] | None = None) 
     return FoundWeights(location.folder, files, tuple(dict.fromkeys(problems)))
 
 
-def _component_bytes(card: ModelCard, spec: ComponentSpec, files: WeightFiles, precision: str) -> int:
-    key_map = card.checkpoint.components[spec.load_id].key_map
-    patterns = spec.precision_policy.keep_float32
+def component_bytes(spec: ComponentSpec, described: ComponentFiles, files: WeightFiles, precision: str) -> int:
+    """Return the bytes that a component's weights take once loaded.
+
+    Args:
+        spec: The component.
+        described: Its files in the manifest.
+        files: Its files on this machine.
+        precision: Number format of the engine; a component that has one of its own goes by that.
+    """
+    policy = spec.precision_policy
     return estimate_bytes(
         files,
-        spec.precision_policy.compute or precision,
-        keep_float32=lambda name: any(pattern in name for pattern in patterns),
-        key_map=keep_name if key_map is None else resolve_ref(key_map),
+        policy.compute or precision,
+        keep_float32=policy.keeps_float32,
+        key_map=key_map_of(described),
     )
+
+
+def key_map_of(described: ComponentFiles) -> Rename:
+    """Return how the names in a component's files become the module's."""
+    return keep_name if described.key_map is None else resolve_ref(described.key_map)
