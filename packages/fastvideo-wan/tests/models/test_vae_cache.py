@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastvideo_core.errors import StateError
+from fastvideo_core.loop.state import decode_state, encode_state
 from fastvideo_wan.models import vae_exact
 from fastvideo_wan.models.vae_cache import FeatureCache, Tape, split_cache, stack_caches
 
@@ -54,3 +55,17 @@ def test_a_tape_without_a_cache_remembers_nothing():
     assert tape.is_first
     assert tape.past() is None
     assert tape.cache_after(3).slots == []
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("num_begun", [1, 2])
+def test_a_clip_goes_on_from_a_saved_cache_with_the_same_bits(vae_pair, num_begun, is_exact):
+    pair = vae_pair("2.2-shapes")
+    latents = pair.draw_latents(4, num_rows=2)
+    with torch.no_grad():
+        _, cache = pair.model.decode_frames(latents, FeatureCache(), is_exact=is_exact, span=(0, num_begun))
+        loaded = decode_state(encode_state(cache), FeatureCache)
+        expected, _ = pair.model.decode_frames(latents, cache, is_exact=is_exact, span=(num_begun, 4))
+        pixels, after = pair.model.decode_frames(latents, loaded, is_exact=is_exact, span=(num_begun, 4))
+    assert torch.equal(pixels, expected)
+    assert after.frames_done == 4
