@@ -38,6 +38,8 @@ class LoopSpec(Contract):
         behavior_schema: What is captured in the rollout profile; None if nothing.
         step_cost_model: Function from a `WorkPlan` to its `StepCost`.
         components: Components that its steps use.
+        check: Function that refuses a request by what tokenizers and the like tell, before any weight is there (see
+            `fastvideo_core.loop.base.InputCheck`); None if there is nothing to refuse.
         outputs: Names of the results that other nodes may take.
         is_generative: Whether it draws the sample, so that the recipe's assumption binds it.
         max_batch: Most plans in one step; None sets no limit.
@@ -58,6 +60,7 @@ class LoopSpec(Contract):
     behavior_schema: ObjectRef | None = None
     step_cost_model: ObjectRef
     components: tuple[Identifier, ...] = ()
+    check: ObjectRef | None = None
     outputs: tuple[Identifier, ...] = ()
     is_generative: bool = False
     max_batch: int | None = Field(default=None, ge=1)

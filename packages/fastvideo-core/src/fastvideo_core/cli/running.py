@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fastvideo_core.cli.jobs import Job
 from fastvideo_core.cli.progress import Display, Tally
 from fastvideo_core.cli.shell import Shell
+from fastvideo_core.errors import FastVideoError
 
 if TYPE_CHECKING:
     from fastvideo_core.request.media.publish import SavedFiles
     from fastvideo_core.runtime.engine import Engine, RequestHandle
+    from fastvideo_core.runtime.host import HostSide
     from fastvideo_core.runtime.run import GenerationResult
 
 __all__ = ["Ended", "EngineOptions", "run_jobs", "save_result"]
@@ -52,7 +54,8 @@ class Ended:
 def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell) -> Iterator[Ended]:
     """Load the jobs' card, run them, and yield each as it ends; an interrupt cancels all that still run.
 
-    Without a job nothing is loaded.
+    What the card's tokenizers tell is looked at first: jobs that its loops refuse end at once, and without another job
+    no weights are loaded.
 
     An engine that a second interrupt leaves behind is not closed: that would wait for the step in progress.
 
@@ -63,9 +66,16 @@ def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shel
     if not jobs:
         return
     with _without_collector(shell):
-        engine = _open_engine(jobs, options, display)
+        host, refused = _check_jobs(jobs, options, display)
+    yield from refused
+    refused_ids = {ended.job.request_id for ended in refused}
+    accepted = [job for job in jobs if job.request_id not in refused_ids]
+    if not accepted:
+        return
+    with _without_collector(shell):
+        engine = _open_engine(accepted, options, display, host)
     try:
-        yield from _run_on(engine, jobs, display, shell)
+        yield from _run_on(engine, accepted, display, shell)
     finally:
         if not shell.is_impatient:
             engine.close()
@@ -87,10 +97,29 @@ def save_result(ended: Ended) -> SavedFiles:
     return saved
 
 
-def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display) -> Engine:
-    """Load what the jobs' tasks need of their card, and nothing else."""
+def _check_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display) -> tuple[HostSide, list[Ended]]:
+    """Load what needs no weights, and return it with the jobs that are refused by it."""
     card = jobs[0].prepared.card
     display.phase(f"loading {card.model_id}")
+    from fastvideo_core.runtime.host import load_host
+
+    host = load_host(card, tasks=_tasks(jobs), device=options.device, precision=options.precision)
+    refused = []
+    for job in jobs:
+        try:
+            host.check(job.prepared)
+        except FastVideoError as error:
+            refused.append(Ended(job, None, error))
+    return host, refused
+
+
+def _tasks(jobs: Sequence[Job]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(job.prepared.request.task for job in jobs))
+
+
+def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display, host: HostSide) -> Engine:
+    """Load what the jobs' tasks need of their card, and nothing else."""
+    card = jobs[0].prepared.card
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_core.runtime.loading import load_instance
     from fastvideo_core.runtime.weights.text import format_bytes
@@ -99,9 +128,10 @@ def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display) 
         card,
         device=options.device,
         precision=options.precision,
-        tasks=tuple(dict.fromkeys(job.prepared.request.task for job in jobs)),
+        tasks=_tasks(jobs),
         on_progress=display.transfer,
         on_read=lambda report: display.note(f"loaded {report.short()}"),
+        loaded=host.components,
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
     return Engine(instance, max_running=options.max_running)

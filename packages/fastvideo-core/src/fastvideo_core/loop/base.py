@@ -14,7 +14,17 @@ from fastvideo_core.request.parameters import ResolvedParameters
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Loop", "LoopContext", "LoopRequest", "LoopResult", "ModelView", "StepBody", "StepContext"]
+__all__ = [
+    "InputCheck",
+    "Loop",
+    "LoopContext",
+    "LoopFactory",
+    "LoopRequest",
+    "LoopResult",
+    "ModelView",
+    "StepBody",
+    "StepContext",
+]
 
 StateT = TypeVar("StateT")
 
@@ -152,6 +162,26 @@ class StepBody(Protocol):
 
     def __call__(self, instance: Any, plans: Sequence[WorkPlan[Any]], ctx: StepContext) -> Sequence[StepResult[Any]]:
         """Return one result a plan, in order; plans are only read."""
+        ...
+
+
+class InputCheck(Protocol):
+    """Refuses a request by what only a component without weights can tell; named by `LoopSpec.check`."""
+
+    def __call__(
+        self, spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
+    ) -> None:
+        """Check a request before weights are loaded.
+
+        Args:
+            spec: The card's loop.
+            model: The model, of which only the components without weights are there.
+            parameters: Resolved parameters of the node.
+            inputs: The request's own inputs of the node, by port; results of other loops are not there.
+
+        Raises:
+            InputError: What is wrong.
+        """
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +30,15 @@ from fastvideo_core.runtime.weights.module import LoadReport, load_module
 from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, key_map_of
 from fastvideo_core.runtime.weights.version import weights_version
 
-__all__ = ["LoadedWeights", "load_instance", "load_weights", "local_folder", "resolve_device", "resolve_precision"]
+__all__ = [
+    "LoadedWeights",
+    "load_components",
+    "load_instance",
+    "load_weights",
+    "local_folder",
+    "resolve_device",
+    "resolve_precision",
+]
 
 _ModuleT = TypeVar("_ModuleT", bound=torch.nn.Module)
 
@@ -63,6 +71,7 @@ def load_instance(
     access: HubAccess | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_read: Callable[[LoadReport], None] | None = None,
+    loaded: Mapping[str, LoadedComponent] | None = None,
 ) -> ModelInstance:
     """Load a card's components for some tasks.
 
@@ -74,6 +83,7 @@ def load_instance(
         access: How the hub is reached.
         on_progress: Told the bytes of a download: done and in all.
         on_read: Told what was read for each component that has weights, as soon as it is there.
+        loaded: Components that are there already, by name.
 
     Raises:
         UnknownTaskError: The card has no such task.
@@ -87,14 +97,31 @@ def load_instance(
     wanted = tuple(tasks or card.capabilities.tasks)
     for task in wanted:
         check_task(card, task)
-    sources = _sources(card, needed_components(card, wanted), target, chosen, access, on_progress)
-    _check_memory(card, sources, chosen, target)
+    there = dict(loaded or {})
+    specs = [spec for spec in needed_components(card, wanted) if spec.component_id not in there]
+    read = load_components(card, specs, target, chosen, access=access, on_progress=on_progress, on_read=on_read)
+    return ModelInstance(card, card.model_id, {**there, **read}, precision=chosen, device=target)
+
+
+def load_components(
+    card: ModelCard,
+    specs: Sequence[ComponentSpec],
+    device: torch.device,
+    precision: str,
+    *,
+    access: HubAccess | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_read: Callable[[LoadReport], None] | None = None,
+) -> dict[str, LoadedComponent]:
+    """Load some components of a card, once their files are there and the memory for them is; see `load_instance`."""
+    sources = _sources(card, specs, device, precision, access, on_progress)
+    _check_memory(card, sources, precision, device)
     components: dict[str, LoadedComponent] = {}
     for source in sources:
-        components[source.spec.component_id] = loaded = _build(card, source)
-        if on_read is not None and loaded.report is not None:
-            on_read(loaded.report)
-    return ModelInstance(card, card.model_id, components, precision=chosen, device=target)
+        components[source.spec.component_id] = component = _build(card, source)
+        if on_read is not None and component.report is not None:
+            on_read(component.report)
+    return components
 
 
 def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> LoadedWeights:

@@ -59,8 +59,8 @@ def _loop_problems(loop: LoopSpec, broken: dict[str, str]) -> Iterator[str]:
             yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} is no dataclass derived from LoopState"
         elif "__slots__" not in vars(state):
             yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} has no slots, so it could hold hidden state"
-    for ref in (loop.loop, loop.step, loop.step_cost_model):
-        if ref not in broken and not callable(resolve_ref(ref)):
+    for ref in (loop.loop, loop.step, loop.step_cost_model, loop.check):
+        if ref is not None and ref not in broken and not callable(resolve_ref(ref)):
             yield f"loop {loop.loop_id}: {ref!r} cannot be called"
 
 

@@ -93,7 +93,13 @@ def _components() -> dict[str, ComponentSpec]:
 
 def _loops() -> dict[str, LoopSpec]:
     loops = [
-        _loop("text", "Text", components=("tokenizer", "text_encoder"), outputs=("embeds",)),
+        _loop(
+            "text",
+            "Text",
+            components=("tokenizer", "text_encoder"),
+            outputs=("embeds",),
+            check=f"{_HERE}.text:check_prompts",
+        ),
         _loop("image", "Image", components=("vae",), outputs=("condition",)),
         _loop("denoise", "Denoise", components=("transformer", "vae"), outputs=("latents",), is_generative=True),
         _loop("decode", "Decode", components=("vae",), outputs=("frames",)),

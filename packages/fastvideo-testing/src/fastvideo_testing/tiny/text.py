@@ -5,7 +5,7 @@ Shape letters: B rows; L tokens; E text width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,13 @@ from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, Model
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
+from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_testing.tiny.plans import make_plan
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["TextLoop", "TextPayload", "TextState", "TextValues", "run_step"]
+__all__ = ["TextLoop", "TextPayload", "TextState", "TextValues", "check_prompts", "run_step"]
 
 MAX_TOKENS = 128
 
@@ -69,12 +70,7 @@ class TextLoop:
         Raises:
             PromptError: A prompt has too many tokens.
         """
-        texts = {"prompt": str(request.inputs["prompt"])}
-        if request.parameters["guidance_scale"] > 1:
-            texts["negative_prompt"] = str(request.parameters["negative_prompt"])
-        tokenizer = self._model.component("tokenizer")
-        token_ids = tuple(_tokenize(tokenizer, name, text) for name, text in texts.items())
-        return TextState(token_ids, request.cancel_scope)
+        return TextState(_tokenize_all(self._model, request.parameters, request.inputs), request.cancel_scope)
 
     def next(self, state: TextState) -> WorkPlan[TextPayload] | Done:
         """Encode the next prompt."""
@@ -108,6 +104,20 @@ class TextLoop:
         return LoopResult({"embeds": state.embeds_1E})
 
 
+def check_prompts(
+    spec: LoopSpec,  # noqa: ARG001 - the contract's signature
+    model: ModelView,
+    parameters: ResolvedParameters,
+    inputs: Mapping[str, Any],
+) -> None:
+    """Refuse a prompt with too many tokens, before weights are there.
+
+    Raises:
+        PromptError: It has too many.
+    """
+    _tokenize_all(model, parameters, inputs)
+
+
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[TextPayload]], ctx: StepContext
 ) -> Sequence[StepResult[TextValues]]:
@@ -120,6 +130,16 @@ def _encode(instance: ModelInstance, payload: TextPayload, ctx: StepContext) -> 
     embeds_1E: torch.Tensor = instance.component("text_encoder")(ids_1L, torch.ones_like(ids_1L))
     ctx.tap("embeds", embeds_1E)
     return embeds_1E.float()
+
+
+def _tokenize_all(
+    model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
+) -> tuple[tuple[int, ...], ...]:
+    texts = {"prompt": str(inputs["prompt"])}
+    if parameters["guidance_scale"] > 1:
+        texts["negative_prompt"] = str(parameters["negative_prompt"])
+    tokenizer = model.component("tokenizer")
+    return tuple(_tokenize(tokenizer, name, text) for name, text in texts.items())
 
 
 def _tokenize(tokenizer: Any, name: str, text: str) -> tuple[int, ...]:

@@ -143,6 +143,7 @@ def _text_loop(options: dict[str, Any]) -> LoopSpec:
         result_schema=f"{module}:TextValues",
         step_cost_model=_COST,
         components=("tokenizer", "text_encoder"),
+        check=f"{module}:check_prompts",
         outputs=("embeds",),
         options=options,
     )

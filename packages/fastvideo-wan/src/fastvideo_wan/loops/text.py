@@ -5,7 +5,7 @@ Shape letters: B rows; L tokens; E encoder width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from fastvideo_core.loop.work import (
     WorkPlan,
 )
 from fastvideo_core.request.cancel import CancelScope
+from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.guidance import guidance_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "TextRow",
     "TextState",
     "TextValues",
+    "check_prompts",
     "run_step",
     "step_cost",
 ]
@@ -128,14 +130,9 @@ class TextEncodeLoop:
         Raises:
             PromptError: A prompt has more tokens than the transformer takes.
         """
-        texts = {COND: ("prompt", str(request.inputs["prompt"]))}
-        if guidance_of(self._spec.options, request.parameters).is_guided:
-            negative = request.parameters.get("negative_prompt")
-            texts[UNCOND] = ("negative_prompt", negative or "")
+        ids = _tokenize_all(self._spec, self._model, request.parameters, request.inputs)
         length = int(self._spec.options["text_length"])
-        tokenizer = self._model.component("tokenizer")
-        ids = tuple(_tokenize(tokenizer, name, text, length) for name, text in texts.values())
-        return TextState(tuple(texts), ids, length, request.is_exact, request.cancel_scope)
+        return TextState(tuple(ids), tuple(ids.values()), length, request.is_exact, request.cancel_scope)
 
     def next(self, state: TextState) -> WorkPlan[TextPayload] | Done:
         """Encode the next branch."""
@@ -184,6 +181,15 @@ class TextEncodeLoop:
         return LoopResult({"embeds": EncodedText(dict(state.rows))})
 
 
+def check_prompts(spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]) -> None:
+    """Refuse a prompt with more tokens than the transformer takes; the loop's check before weights are there.
+
+    Raises:
+        PromptError: With the number of tokens, and how many are allowed.
+    """
+    _tokenize_all(spec, model, parameters, inputs)
+
+
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[TextPayload]], ctx: StepContext
 ) -> Sequence[StepResult[TextValues]]:
@@ -213,6 +219,18 @@ def step_cost(config: Any, num_tokens: int) -> StepCost:
     weights = config.num_layers * (attention + feed_forward)
     scores = config.num_layers * 4 * num_tokens * num_tokens * config.num_heads * config.d_kv
     return StepCost(flops=2.0 * weights * num_tokens + scores, bytes_moved=4.0 * weights)
+
+
+def _tokenize_all(
+    spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """Return the token ids of every branch: of the prompt, and with guidance of the negative prompt."""
+    texts = {COND: ("prompt", str(inputs["prompt"]))}
+    if guidance_of(spec.options, parameters).is_guided:
+        texts[UNCOND] = ("negative_prompt", parameters.get("negative_prompt") or "")
+    length = int(spec.options["text_length"])
+    tokenizer = model.component("tokenizer")
+    return {branch: _tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
 
 
 def _tokenize(tokenizer: Any, name: str, text: str, length: int) -> tuple[int, ...]:
