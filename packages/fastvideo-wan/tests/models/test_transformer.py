@@ -69,17 +69,35 @@ def test_fast_mode_is_within_its_bound(pair, variant, per_token):
         assert relative_error(models.run(call), expected) < FAST_BOUND
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_bfloat16_is_as_near_to_float32_as_the_references(pair, exact):
-    models = pair("2.1-t2v")
-    call = models.draw()
-    expected = models.expected(call)
-    reference, model = (copy.deepcopy(each).bfloat16() for each in (models.reference, models.model))
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("variant", ["2.1-t2v", "2.1-i2v"])
+def test_bfloat16_with_the_references_float32_parts(pair, variant, per_token):
+    models = pair(variant)
+    call = models.draw(per_token=per_token)
+    full = models.expected(call)
+    reference, model = copy.deepcopy(models.reference), copy.deepcopy(models.model)
+    kept = [name for name in reference._keep_in_fp32_modules if name != "rope"]
+    for name, parameter in [*reference.named_parameters(), *model.named_parameters()]:
+        if not set(kept) & set(name.split(".")):
+            parameter.data = parameter.data.bfloat16()
     call.latents, call.text = call.latents.bfloat16(), call.text.bfloat16()
-    theirs = reference(call.latents, call.timesteps, call.text, return_dict=False)[0]
-    ours = model(call.latents, call.timesteps, model.prepare_context(call.text, exact=exact), exact=exact)
-    assert ours.dtype == torch.bfloat16
-    assert relative_error(ours.float(), expected) < 1.5 * relative_error(theirs.float(), expected)
+    image = call.image = None if call.image is None else call.image.bfloat16()
+    expected = reference(call.latents, call.timesteps, call.text, image, return_dict=False)[0]
+    context = model.prepare_context(call.text, image, exact=True)
+    assert torch.equal(model(call.latents, call.timesteps, context, exact=True), expected)
+    fast = model(call.latents, call.timesteps, model.prepare_context(call.text, image))
+    assert fast.dtype == torch.bfloat16
+    assert relative_error(fast.float(), full) < 1.5 * relative_error(expected.float(), full)
+
+
+def test_fast_mode_works_with_all_parts_in_bfloat16(pair):
+    models = pair("wide-heads")
+    call = models.draw(2)
+    full = models.expected(call)
+    model = copy.deepcopy(models.model).bfloat16()
+    context = model.prepare_context(call.text.bfloat16())
+    result = model(call.latents.bfloat16(), call.timesteps, context)
+    assert relative_error(result.float(), full) < 0.05
 
 
 @pytest.mark.parametrize("variant", ["2.1-t2v", "2.1-i2v", "wide-heads"])
@@ -224,6 +242,7 @@ def test_calls_leave_nothing_on_the_module(pair):
         ({"latents_rows": [0], "exchange": lambda layer, key, value: (key, value)}, "latents_rows"),
         ({"latents": torch.zeros(1, 16, 3, 8, 9)}, "columns"),
         ({"latents": torch.zeros(1, 15, 3, 8, 10)}, "latents"),
+        ({"latents": torch.zeros(1, 16, 1025, 2, 2)}, "frames"),
     ],
 )
 def test_what_does_not_fit_is_refused(pair, change, field):

@@ -146,9 +146,9 @@ class WanTransformer(nn.Module):
         """Return the token counts along time, rows and columns.
 
         Raises:
-            ParameterError: If a side is no multiple of the patch.
+            ParameterError: If a side is no multiple of the patch, or longer than the weights have positions.
         """
-        sides = latents_BCTHW.shape[2:]
+        sides, max_tokens = latents_BCTHW.shape[2:], self.config.rope_max_seq_len
         for name, side, patch in zip(("frames", "rows", "columns"), sides, self.config.patch_size, strict=True):
             if side % patch:
                 raise ParameterError(
@@ -158,6 +158,9 @@ class WanTransformer(nn.Module):
                     allowed=f"multiples of {patch}",
                     nearest=max(patch, side - side % patch),
                 )
+            if side > patch * max_tokens:
+                limit = patch * max_tokens
+                raise ParameterError("too long", field=name, value=side, allowed=f"up to {limit}", nearest=limit)
         frames, rows, columns = (side // patch for side, patch in zip(sides, self.config.patch_size, strict=True))
         return frames, rows, columns
 
