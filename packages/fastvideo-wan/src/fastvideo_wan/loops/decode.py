@@ -16,12 +16,9 @@ from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import (
-    BatchKey,
-    CachePlan,
     Done,
     EmitSpec,
-    PlacementHint,
-    ResourceRequest,
+    Profile,
     ShapeSignature,
     StepResult,
     StreamChunk,
@@ -30,7 +27,8 @@ from fastvideo_core.loop.work import (
 )
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.pixels import pixels_to_frames
-from fastvideo_wan.loops.image import vae_cost
+from fastvideo_wan.loops.costs import vae_cost
+from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.models.vae_cache import FeatureCache
 
 if TYPE_CHECKING:
@@ -51,6 +49,7 @@ class DecodeState(LoopState):
         fps: Frames a second, for the times of the stream.
         is_exact: Whether the reference's order of operations is kept.
         scope: What cancels it.
+        profile: Serve, rollout or train.
         frame_index: The next latent frame.
         cache: What the decoder remembers.
         frames: Decoded frames of each step, uint8 (F, Y, X, P).
@@ -61,6 +60,7 @@ class DecodeState(LoopState):
     fps: float
     is_exact: bool
     scope: CancelScope
+    profile: Profile
     frame_index: int = 0
     cache: FeatureCache = field(default_factory=FeatureCache)
     frames: list[torch.Tensor] = field(default_factory=list)
@@ -121,6 +121,7 @@ class DecodeLoop:
             fps=float(request.parameters["fps"]),
             is_exact=request.is_exact,
             scope=request.cancel_scope,
+            profile=request.profile,
         )
 
     def next(self, state: DecodeState) -> WorkPlan[DecodePayload] | Done:
@@ -166,28 +167,18 @@ class DecodeLoop:
         payload = DecodePayload(
             state.latents_1CTHW, state.frame_index, stop, state.cache, num_before, index, state.fps, state.is_exact
         )
-        return WorkPlan(
-            loop_id=self._spec.loop_id,
-            instance_id=self._model.instance_id,
+        return make_plan(
+            self._spec,
+            self._model,
+            state,
+            payload,
+            component="vae",
             kind=WorkKind.VAE_TILE,
-            shape_sig=shape,
-            resources=ResourceRequest(vae_cost(vae, pixel_shape), sinks=1),
-            cache=CachePlan(),
-            placement=PlacementHint(),
-            cancel_scope=state.scope,
-            emits=(EmitSpec(STREAM, "media"),),
-            batch_key=BatchKey(
-                instance_id=self._model.instance_id,
-                component="vae",
-                loop_kind=self._spec.loop_id,
-                shape_sig=shape,
-                precision=self._model.precision,
-                weights_version=self._model.weights_version,
-                variant="exact" if state.is_exact else "fast",
-            ),
-            payload=payload,
+            shape=shape,
+            cost=vae_cost(vae, pixel_shape),
             step_index=index,
             num_steps=-(-num_latent_frames // state.frames_per_step),
+            emits=(EmitSpec(STREAM, "media"),),
         )
 
 
@@ -201,8 +192,11 @@ def run_step(
 def _decode(instance: ModelInstance, payload: DecodePayload, ctx: StepContext) -> StepResult[DecodeValues]:
     vae = instance.component("vae")
     weight = vae.post_quant_conv.weight
-    latents = payload.latents_1CTHW[:, :, payload.start : payload.stop].to(weight.device, weight.dtype)
-    pixels_1PFYX, cache = vae.decode_frames(vae.denormalize(latents), payload.cache, is_exact=payload.is_exact)
+    # The reference's first convolution takes all latent frames at once; on small grids its bits depend on that.
+    span = (payload.start, payload.stop) if payload.is_exact else None
+    part = payload.latents_1CTHW if span else payload.latents_1CTHW[:, :, payload.start : payload.stop]
+    latents = vae.denormalize(part.to(weight.device, weight.dtype))
+    pixels_1PFYX, cache = vae.decode_frames(latents, payload.cache, is_exact=payload.is_exact, span=span)
     ctx.tap("pixels", pixels_1PFYX)
     if not bool(torch.isfinite(pixels_1PFYX).all()):
         # Turned into bytes, NaN would be a black frame; the runtime ends the request instead.

@@ -22,25 +22,14 @@ from fastvideo_core.loop.policies.cfg import (
     ZeroStarGuidance,
 )
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
-from fastvideo_core.loop.policies.experts import Expert, SingleExpert, StepIndexExperts, TimestepExperts
+from fastvideo_core.loop.policies.experts import Expert, ExpertPolicy, SingleExpert, StepIndexExperts, TimestepExperts
 from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler
 from fastvideo_core.loop.state import LoopState
-from fastvideo_core.loop.work import (
-    BatchKey,
-    CachePlan,
-    Done,
-    PlacementHint,
-    Profile,
-    ResourceRequest,
-    ShapeSignature,
-    StepCost,
-    StepResult,
-    WorkKind,
-    WorkPlan,
-)
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_wan.loops.costs import context_cost, denoise_cost
 from fastvideo_wan.loops.guidance import guidance_of
+from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.text import EncodedText
 from fastvideo_wan.models.context import TextContext
 
@@ -65,6 +54,7 @@ class DenoiseState(LoopState):
         scope: What cancels it.
         profile: Serve, rollout or train.
         is_exact: Whether the reference's order of operations is kept.
+        num_plans: Steps that it takes, those for contexts included.
         step_index: The next sampler step.
         num_planned: Steps committed, those for contexts included.
         contexts: Cross-attention keys and values by component and branch.
@@ -85,6 +75,7 @@ class DenoiseState(LoopState):
     scope: CancelScope
     profile: Profile
     is_exact: bool
+    num_plans: int
     step_index: int = 0
     num_planned: int = 0
     contexts: dict[str, dict[str, TextContext]] = field(default_factory=dict)
@@ -203,6 +194,7 @@ class DenoiseLoop:
             scope=request.cancel_scope,
             profile=request.profile,
             is_exact=request.is_exact,
+            num_plans=_num_plans(schedule, guidance.experts),
             step_index=schedule.begin,
             noises=noises,
             condition_1CTHW=None if condition is None else condition.latents_1CTHW,
@@ -286,37 +278,19 @@ class DenoiseLoop:
         is_context = isinstance(payload, ContextPayload)
         _, _, frames, rows, columns = state.latents_1CTHW.shape
         shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
-        return WorkPlan(
-            loop_id=self._spec.loop_id,
-            instance_id=self._model.instance_id,
+        return make_plan(
+            self._spec,
+            self._model,
+            state,
+            payload,
+            component=expert.component,
             kind=kind,
-            shape_sig=shape,
-            resources=ResourceRequest(self._cost(state, expert, shape, is_context=is_context)),
-            cache=CachePlan(),
-            placement=PlacementHint(),
-            cancel_scope=state.scope,
-            emits=(),
-            batch_key=BatchKey(
-                instance_id=self._model.instance_id,
-                component=expert.component,
-                loop_kind=f"{self._spec.loop_id}.{'context' if is_context else 'step'}",
-                shape_sig=shape,
-                precision=self._model.precision,
-                weights_version=self._model.weights_version,
-                profile=state.profile,
-                variant="exact" if state.is_exact else "fast",
-            ),
-            payload=payload,
+            shape=shape,
+            cost=self._cost(state, expert, shape, is_context=is_context),
             step_index=state.num_planned,
-            num_steps=self._num_plans(state),
-            profile=state.profile,
+            num_steps=state.num_plans,
+            loop_kind=f"{self._spec.loop_id}.{'context' if is_context else 'step'}",
         )
-
-    def _num_plans(self, state: DenoiseState) -> int:
-        schedule = state.schedule
-        steps = range(schedule.begin, schedule.num_steps)
-        components = {state.experts.route(schedule.timestep_values[i], i).component for i in steps}
-        return len(steps) + len(components)
 
     def _cost(self, state: DenoiseState, expert: Expert, shape: ShapeSignature, *, is_context: bool) -> StepCost:
         config = self._model.config(expert.component)
@@ -324,3 +298,9 @@ class DenoiseLoop:
         if is_context:
             return context_cost(config, length, len(state.branches))
         return denoise_cost(config, dict(shape.dims), length, len(state.branches))
+
+
+def _num_plans(schedule: Schedule, experts: ExpertPolicy) -> int:
+    """Return the sampler's steps, and one for the contexts of each component that they use."""
+    steps = range(schedule.begin, schedule.num_steps)
+    return len(steps) + len({experts.route(schedule.timestep_values[i], i).component for i in steps})

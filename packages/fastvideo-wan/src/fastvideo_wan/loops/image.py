@@ -16,21 +16,12 @@ from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
 from fastvideo_core.loop.policies.conditioning import concat_condition, image_mask
 from fastvideo_core.loop.state import LoopState
-from fastvideo_core.loop.work import (
-    BatchKey,
-    CachePlan,
-    Done,
-    PlacementHint,
-    ResourceRequest,
-    ShapeSignature,
-    StepCost,
-    StepResult,
-    WorkKind,
-    WorkPlan,
-)
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import image_to_pixels
+from fastvideo_wan.loops.costs import vae_cost, vision_cost
+from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache
 
@@ -76,8 +67,9 @@ class ConditionState(LoopState):
         is_blended: Whether the latents replace known frames; else they are further channels.
         is_exact: Whether the reference's order of operations is kept.
         scope: What cancels it.
+        profile: Serve, rollout or train.
         cache: What the encoder remembers.
-        moments: Encoded groups.
+        features: Encoded groups, before the last projection, which takes them all at once.
         condition: The result, after the last group.
     """
 
@@ -87,8 +79,9 @@ class ConditionState(LoopState):
     is_blended: bool
     is_exact: bool
     scope: CancelScope
+    profile: Profile
     cache: FeatureCache = field(default_factory=FeatureCache)
-    moments: list[torch.Tensor] = field(default_factory=list)
+    features: list[torch.Tensor] = field(default_factory=list)
     condition: Condition | None = None
 
 
@@ -101,7 +94,7 @@ class ConditionPayload:
         num_frames: Pixel frames of this step.
         total_frames: Pixel frames of the request.
         cache: What the encoder remembers.
-        moments: Groups encoded before.
+        features: Groups encoded before.
         is_last: Whether the condition is complete after this step.
         is_blended: See `ConditionState`.
         is_exact: See `ConditionState`.
@@ -111,7 +104,7 @@ class ConditionPayload:
     num_frames: int
     total_frames: int
     cache: FeatureCache
-    moments: tuple[torch.Tensor, ...]
+    features: tuple[torch.Tensor, ...]
     is_last: bool
     is_blended: bool
     is_exact: bool
@@ -121,7 +114,7 @@ class ConditionPayload:
 class ConditionValues:
     """An encoded group, what the encoder remembers, and after the last group the condition."""
 
-    moments_1CTHW: torch.Tensor
+    features_1CTHW: torch.Tensor
     cache: FeatureCache
     condition: Condition | None
 
@@ -148,11 +141,13 @@ class ConditionEncodeLoop:
         factor = self._model.config("vae").temporal_factor
         groups = (1, *(factor,) * ((num_frames - 1) // factor))
         image_1PHW = image_to_pixels(resized).unsqueeze(0)
-        return ConditionState(image_1PHW, groups, num_frames, is_blended, request.is_exact, request.cancel_scope)
+        return ConditionState(
+            image_1PHW, groups, num_frames, is_blended, request.is_exact, request.cancel_scope, request.profile
+        )
 
     def next(self, state: ConditionState) -> WorkPlan[ConditionPayload] | Done:
         """Encode the next group."""
-        index = len(state.moments)
+        index = len(state.features)
         if index == len(state.groups):
             return Done()
         payload = ConditionPayload(
@@ -160,7 +155,7 @@ class ConditionEncodeLoop:
             num_frames=state.groups[index],
             total_frames=state.num_frames,
             cache=state.cache,
-            moments=tuple(state.moments),
+            features=tuple(state.features),
             is_last=index + 1 == len(state.groups),
             is_blended=state.is_blended,
             is_exact=state.is_exact,
@@ -168,15 +163,22 @@ class ConditionEncodeLoop:
         shape = ShapeSignature.of(
             frames=payload.num_frames, rows=state.image_1PHW.shape[-2], columns=state.image_1PHW.shape[-1]
         )
-        cost = vae_cost(self._model.config("vae"), dict(shape.dims))
-        variant = "exact" if state.is_exact else "fast"
-        return _plan(
-            self._spec, self._model, "vae", shape, cost, state.scope, payload, index, len(state.groups), variant
+        return make_plan(
+            self._spec,
+            self._model,
+            state,
+            payload,
+            component="vae",
+            kind=WorkKind.ENCODER_CHUNK,
+            shape=shape,
+            cost=vae_cost(self._model.config("vae"), dict(shape.dims)),
+            step_index=index,
+            num_steps=len(state.groups),
         )
 
     def advance(self, state: ConditionState, result: StepResult[ConditionValues]) -> ConditionState:
         """Keep an encoded group."""
-        state.moments.append(result.values.moments_1CTHW)
+        state.features.append(result.values.features_1CTHW)
         state.cache = result.values.cache
         state.condition = result.values.condition
         return state
@@ -204,16 +206,17 @@ def _encode_group(instance: ModelInstance, payload: ConditionPayload, ctx: StepC
     is_first = payload.cache.is_empty
     _, channels, height, width = image.shape
     frames = image.unsqueeze(2) if is_first else image.new_zeros(1, channels, payload.num_frames, height, width)
-    moments, cache = vae.encode_frames(frames, payload.cache, is_exact=payload.is_exact)
-    condition = _make_condition(vae, payload, [*payload.moments, moments]) if payload.is_last else None
+    features, cache = vae.encode_features(frames, payload.cache, is_exact=payload.is_exact)
+    condition = _make_condition(vae, payload, [*payload.features, features]) if payload.is_last else None
     if condition is not None:
         ctx.tap("condition", condition.latents_1CTHW)
-    is_finite = bool(torch.isfinite(moments).all())
-    return StepResult(ConditionValues(moments, cache, condition), is_finite=is_finite)
+    is_finite = bool(torch.isfinite(features).all())
+    return StepResult(ConditionValues(features, cache, condition), is_finite=is_finite)
 
 
-def _make_condition(vae: Any, payload: ConditionPayload, moments: list[torch.Tensor]) -> Condition:
-    latents = vae.normalize(mean_latents(torch.cat(moments, dim=2)).float())
+def _make_condition(vae: Any, payload: ConditionPayload, features: list[torch.Tensor]) -> Condition:
+    moments = vae.project_moments(torch.cat(features, dim=2), is_exact=payload.is_exact)
+    latents = vae.normalize(mean_latents(moments).float())
     if payload.is_blended:
         return Condition(latents, num_known=latents.shape[2])
     mask = image_mask(
@@ -232,20 +235,25 @@ class ImageState(LoopState):
 
     Attributes:
         pixels_1PHW: Preprocessed image.
+        is_exact: Whether the reference's order of operations is kept.
         scope: What cancels it.
+        profile: Serve, rollout or train.
         embeds_1ME: Its tokens.
     """
 
     pixels_1PHW: torch.Tensor
+    is_exact: bool
     scope: CancelScope
+    profile: Profile
     embeds_1ME: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePayload:
-    """A preprocessed image."""
+    """A preprocessed image; an exact one has a call of its own."""
 
     pixels_1PHW: torch.Tensor
+    is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +278,25 @@ class ImageEncodeLoop:
     def init(self, request: LoopRequest, ctx: LoopContext) -> ImageState:
         """Preprocess the image."""
         pixels = self._model.component("image_processor")(request.inputs["image"])
-        return ImageState(pixels, request.cancel_scope)
+        return ImageState(pixels, request.is_exact, request.cancel_scope, request.profile)
 
     def next(self, state: ImageState) -> WorkPlan[ImagePayload] | Done:
         """Encode the image."""
         if state.embeds_1ME is not None:
             return Done()
         shape = ShapeSignature.of(rows=state.pixels_1PHW.shape[-2], columns=state.pixels_1PHW.shape[-1])
-        cost = vision_cost(self._model.config("image_encoder"))
-        payload = ImagePayload(state.pixels_1PHW)
-        return _plan(self._spec, self._model, "image_encoder", shape, cost, state.scope, payload, 0, 1, "")
+        return make_plan(
+            self._spec,
+            self._model,
+            state,
+            ImagePayload(state.pixels_1PHW, state.is_exact),
+            component="image_encoder",
+            kind=WorkKind.ENCODER_CHUNK,
+            shape=shape,
+            cost=vision_cost(self._model.config("image_encoder")),
+            step_index=0,
+            num_steps=1,
+        )
 
     def advance(self, state: ImageState, result: StepResult[ImageValues]) -> ImageState:
         """Keep the tokens."""
@@ -298,9 +315,18 @@ class ImageEncodeLoop:
 def run_image_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[ImagePayload]], ctx: StepContext
 ) -> Sequence[StepResult[ImageValues]]:
-    """Encode the images of a batch; Wan takes the hidden states before the last layer."""
+    """Encode the images of a batch in one call, exact ones in a call each."""
+    payloads = [plan.payload for plan in plans]
+    groups = [[payload] for payload in payloads] if payloads[0].is_exact else [payloads]
+    return [result for group in groups for result in _encode_images(instance, group, ctx)]
+
+
+def _encode_images(
+    instance: ModelInstance, payloads: Sequence[ImagePayload], ctx: StepContext
+) -> list[StepResult[ImageValues]]:
+    """Return the images' tokens; Wan takes the hidden states before the last layer."""
     encoder = instance.component("image_encoder")
-    pixels = torch.cat([plan.payload.pixels_1PHW for plan in plans]).to(instance.device, encoder.dtype)
+    pixels = torch.cat([payload.pixels_1PHW for payload in payloads]).to(instance.device, encoder.dtype)
     embeds_BME = encoder(pixel_values=pixels, output_hidden_states=True).hidden_states[-2]
     ctx.tap("image_encoder", embeds_BME)
     finite = torch.isfinite(embeds_BME).flatten(1).all(dim=1).tolist()
@@ -308,60 +334,3 @@ def run_image_step(
         StepResult(ImageValues(row.clone()), is_finite=is_finite)
         for row, is_finite in zip(embeds_BME.split(1), finite, strict=True)
     ]
-
-
-def vision_cost(config: Any) -> StepCost:
-    """Return the cost of one image with a CLIP vision encoder of this transformers config."""
-    tokens = (config.image_size // config.patch_size) ** 2 + 1
-    weights = config.num_hidden_layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size)
-    scores = config.num_hidden_layers * 4 * tokens * tokens * config.hidden_size
-    return StepCost(flops=2.0 * weights * tokens + scores, bytes_moved=4.0 * weights)
-
-
-def vae_cost(config: Any, shape: dict[str, int]) -> StepCost:
-    """Return the cost of a pass through half a VAE: its convolutions at full width and full resolution, from above.
-
-    Args:
-        config: The VAE's configuration.
-        shape: Pixel `frames`, `rows` and `columns`.
-    """
-    voxels = shape["frames"] * shape["rows"] * shape["columns"] / config.patch_edge**2
-    kernels = 27.0 * config.base_dim**2 * 2 * (config.num_res_blocks + 1) * len(config.dim_mult)
-    return StepCost(flops=2.0 * kernels * voxels, bytes_moved=4.0 * voxels * config.base_dim * 8)
-
-
-def _plan(
-    spec: LoopSpec,
-    model: ModelView,
-    component: str,
-    shape: ShapeSignature,
-    cost: StepCost,
-    scope: CancelScope,
-    payload: Any,
-    index: int,
-    num_steps: int,
-    variant: str,
-) -> WorkPlan[Any]:
-    return WorkPlan(
-        loop_id=spec.loop_id,
-        instance_id=model.instance_id,
-        kind=WorkKind.ENCODER_CHUNK,
-        shape_sig=shape,
-        resources=ResourceRequest(cost),
-        cache=CachePlan(),
-        placement=PlacementHint(),
-        cancel_scope=scope,
-        emits=(),
-        batch_key=BatchKey(
-            instance_id=model.instance_id,
-            component=component,
-            loop_kind=spec.loop_id,
-            shape_sig=shape,
-            precision=model.precision,
-            weights_version=model.weights_version,
-            variant=variant,
-        ),
-        payload=payload,
-        step_index=index,
-        num_steps=num_steps,
-    )

@@ -16,21 +16,12 @@ from fastvideo_core.errors import InputError, PromptError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
 from fastvideo_core.loop.policies.cfg import COND, UNCOND
 from fastvideo_core.loop.state import LoopState
-from fastvideo_core.loop.work import (
-    BatchKey,
-    CachePlan,
-    Done,
-    PlacementHint,
-    ResourceRequest,
-    ShapeSignature,
-    StepCost,
-    StepResult,
-    WorkKind,
-    WorkPlan,
-)
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
+from fastvideo_wan.loops.costs import text_cost
 from fastvideo_wan.loops.guidance import guidance_of
+from fastvideo_wan.loops.plans import make_plan
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
@@ -44,7 +35,6 @@ __all__ = [
     "TextValues",
     "check_prompts",
     "run_step",
-    "step_cost",
 ]
 
 
@@ -78,6 +68,7 @@ class TextState(LoopState):
         length: Tokens that the transformer is given.
         is_exact: Whether the encoder sees the padding, as the reference's does.
         scope: What cancels it.
+        profile: Serve, rollout or train.
         rows: What has been encoded.
     """
 
@@ -86,6 +77,7 @@ class TextState(LoopState):
     length: int
     is_exact: bool
     scope: CancelScope
+    profile: Profile
     rows: dict[str, TextRow] = field(default_factory=dict)
 
 
@@ -97,11 +89,13 @@ class TextPayload:
         token_ids: Its tokens.
         length: Tokens that the transformer is given.
         pad_to: Tokens that the encoder is given; at least `len(token_ids)`.
+        is_exact: Whether it has a call of its own.
     """
 
     token_ids: tuple[int, ...]
     length: int
     pad_to: int
+    is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,9 @@ class TextEncodeLoop:
         """
         ids = _tokenize_all(self._spec, self._model, request.parameters, request.inputs)
         length = int(self._spec.options["text_length"])
-        return TextState(tuple(ids), tuple(ids.values()), length, request.is_exact, request.cancel_scope)
+        return TextState(
+            tuple(ids), tuple(ids.values()), length, request.is_exact, request.cancel_scope, request.profile
+        )
 
     def next(self, state: TextState) -> WorkPlan[TextPayload] | Done:
         """Encode the next branch."""
@@ -142,27 +138,15 @@ class TextEncodeLoop:
         ids = state.token_ids[index]
         # In the exact mode the encoder sees the padding: masked tokens change no value but the shape of every product.
         pad_to = state.length if state.is_exact else len(ids)
-        shape = ShapeSignature.of(tokens=pad_to)
-        return WorkPlan(
-            loop_id=self._spec.loop_id,
-            instance_id=self._model.instance_id,
+        return make_plan(
+            self._spec,
+            self._model,
+            state,
+            TextPayload(ids, state.length, pad_to, state.is_exact),
+            component="text_encoder",
             kind=WorkKind.ENCODER_CHUNK,
-            shape_sig=shape,
-            resources=ResourceRequest(step_cost(self._model.config("text_encoder"), pad_to)),
-            cache=CachePlan(),
-            placement=PlacementHint(),
-            cancel_scope=state.scope,
-            emits=(),
-            batch_key=BatchKey(
-                instance_id=self._model.instance_id,
-                component="text_encoder",
-                loop_kind=self._spec.loop_id,
-                shape_sig=shape,
-                precision=self._model.precision,
-                weights_version=self._model.weights_version,
-                variant="exact" if state.is_exact else "fast",
-            ),
-            payload=TextPayload(ids, state.length, pad_to),
+            shape=ShapeSignature.of(tokens=pad_to),
+            cost=text_cost(self._model.config("text_encoder"), pad_to),
             step_index=index,
             num_steps=len(state.branches),
         )
@@ -193,9 +177,14 @@ def check_prompts(spec: LoopSpec, model: ModelView, parameters: ResolvedParamete
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[TextPayload]], ctx: StepContext
 ) -> Sequence[StepResult[TextValues]]:
-    """Encode the prompts of a batch: rows of one call, padded to the longest and masked."""
-    encoder = instance.component("text_encoder")
+    """Encode the prompts of a batch: rows of one call, padded and masked; exact ones have a call each."""
     payloads = [plan.payload for plan in plans]
+    groups = [[payload] for payload in payloads] if payloads[0].is_exact else [payloads]
+    return [result for group in groups for result in _encode(instance, group, ctx)]
+
+
+def _encode(instance: ModelInstance, payloads: Sequence[TextPayload], ctx: StepContext) -> list[StepResult[TextValues]]:
+    encoder = instance.component("text_encoder")
     longest = max(payload.pad_to for payload in payloads)
     ids_BL = torch.zeros(len(payloads), longest, dtype=torch.long)
     mask_BL = torch.zeros(len(payloads), longest, dtype=torch.long)
@@ -210,15 +199,6 @@ def run_step(
         StepResult(TextValues(TextRow(row, payload.length)), is_finite=finite)
         for row, payload, finite in zip(rows, payloads, is_finite, strict=True)
     ]
-
-
-def step_cost(config: Any, num_tokens: int) -> StepCost:
-    """Return the cost of encoding some tokens with a T5 encoder of this transformers config."""
-    attention = 4 * config.d_model * config.num_heads * config.d_kv
-    feed_forward = 3 * config.d_model * config.d_ff
-    weights = config.num_layers * (attention + feed_forward)
-    scores = config.num_layers * 4 * num_tokens * num_tokens * config.num_heads * config.d_kv
-    return StepCost(flops=2.0 * weights * num_tokens + scores, bytes_moved=4.0 * weights)
 
 
 def _tokenize_all(
