@@ -14,6 +14,7 @@ from fastvideo_core.parity import Measurement, compare_tensors
 from fastvideo_testing.tiny import tiny_card, write_tiny_checkpoint
 
 HERE = "fastvideo_checks_of_these_tests"
+ONE = (("passes", "formula", "float32"),)
 
 
 def measure(distance, mode="default"):
@@ -102,13 +103,16 @@ def test_as_json(run, write, checks):
 
 
 @pytest.mark.parametrize(
-    ("tests", "flags", "text"),
+    ("tests", "flags", "code", "text"),
     [
-        ((), [], "card tiny declares no comparisons"),
-        ((("passes", "formula", "float32"),), ["--reference", "diffusers"], "no comparison with 'diffusers'.*formula"),
+        ((), [], 1, "card tiny declares no comparisons"),
+        (ONE, ["--reference", "formual"], 2, "reference='formual': .*no comparison with it; .*nearest: formula"),
+        (ONE, ["--num-frames", 8], 2, "num_frames=8: .*nearest: 9"),
+        (ONE, ["--height", 33, "--num-frames", 9], 2, "height=33: .*nearest: 32"),
     ],
 )
-def test_nothing_to_compare(tests, flags, text, run, write, checks):
+def test_bad_input(tests, flags, code, text, run, write, checks):
     ran = run("parity", write(*tests), *flags)
-    assert ran.code == 1
+    assert ran.code == code
+    assert checks.seen == []
     assert re.search(text, ran.error)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fastvideo_core.cli.jobs import find_card
 from fastvideo_core.cli.parser import Parser
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
-from fastvideo_core.errors import ParityError
+from fastvideo_core.errors import InputError, ParityError
+from fastvideo_core.request.parameters import resolve_parameters
 
 if TYPE_CHECKING:
     from fastvideo_core.card import ModelCard
@@ -42,7 +44,9 @@ def run(args: Namespace, shell: Shell) -> int:
     """Load the card and run its comparisons."""
     card = find_card(args.card)
     _check_reference(card, args.reference)
-    report = _measure(card, args, shell)
+    parameters = {name: value for name in _SIZES if (value := getattr(args, name)) is not None}
+    _check_parameters(card, parameters)
+    report = _measure(card, args, parameters, shell)
     if args.json:
         shell.say(json.dumps(report.to_json(), indent=2))
     else:
@@ -55,16 +59,29 @@ def _check_reference(card: ModelCard, reference: str | None) -> None:
     if not known:
         raise ParityError(f"card {card.model_id} declares no comparisons")
     if reference is not None and reference not in known:
-        raise ParityError(f"card {card.model_id} declares no comparison with {reference!r}; it has {', '.join(known)}")
+        near = get_close_matches(reference, known, n=1, cutoff=0.4)
+        raise InputError(
+            f"card {card.model_id} declares no comparison with it",
+            field="reference",
+            value=reference,
+            allowed=", ".join(known),
+            nearest=next(iter(near), None),
+        )
 
 
-def _measure(card: ModelCard, args: Namespace, shell: Shell) -> ParityReport:
+def _check_parameters(card: ModelCard, parameters: dict[str, Any]) -> None:
+    """Refuse what a task of the card does not take, before anything is loaded."""
+    loop = card.loops[card.recipe.assumes_loop]
+    for task in card.capabilities.tasks.values():
+        resolve_parameters(task, parameters, loops={loop.loop_id: loop})
+
+
+def _measure(card: ModelCard, args: Namespace, parameters: dict[str, Any], shell: Shell) -> ParityReport:
     from fastvideo_core.parity import run_ladder
     from fastvideo_core.runtime.loading import load_instance, local_folder
 
     # Declared comparisons are made in float32, on the CPU, where the references' bits can be reproduced.
     instance = load_instance(card, device="cpu", precision="float32")
-    parameters: dict[str, Any] = {name: value for name in _SIZES if (value := getattr(args, name)) is not None}
 
     def show(check: CheckReport) -> None:
         if not args.json:

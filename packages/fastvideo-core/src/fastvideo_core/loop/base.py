@@ -132,7 +132,7 @@ class Loop(Protocol[StateT]):
         ...
 
     def apply(self, state: StateT, event: Any) -> StateT:
-        """Fold an outside event in, at a step boundary only.
+        """Fold an outside event in, at a step boundary only; None says that the time is over that was waited for.
 
         Raises:
             InputError: The loop takes no such event.

@@ -25,12 +25,15 @@ def make_artifact(node: ArtifactNode, value: Any, prepared: PreparedRequest, ins
         instance: The model.
     """
     provenance = make_provenance(node, prepared, instance)
+    # As its source ran with them: a node may have parameters of its own.
+    parameters = prepared.parameters_of(node.source.node)
+    carried = {name: parameters[name] for name in node.parameters}
     if node.modality == "video":
         frames = np.concatenate([chunk.cpu().numpy() for chunk in value])
-        return VideoArtifact(frames, prepared.parameters["fps"], name=node.node_id, provenance=provenance)
+        return VideoArtifact(frames, name=node.node_id, provenance=provenance, **carried)
     if node.modality == "latents":
         latents = value[0].float().cpu().numpy()
-        return LatentArtifact(latents, name=node.node_id, provenance=provenance)
+        return LatentArtifact(latents, name=node.node_id, provenance=provenance, **carried)
     raise AssertionError(f"programs make videos and latents, not {node.modality}")
 
 

@@ -147,7 +147,7 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
 
 
 def local_folder(card: ModelCard) -> Path:
-    """Return the folder of a card's checkpoint, which is on this machine once the card has been loaded."""
+    """Return the folder of a card's whole checkpoint; of a hub repository, what is not here yet is downloaded."""
     source = card.checkpoint.source
     folders = tuple(files.folder for files in card.checkpoint.components.values())
     return locate(source.kind, source.location, revision=source.revision, components=folders).folder

@@ -67,7 +67,7 @@ def run_pipeline(
         recorder: Takes `<branch>.velocity` of every call.
 
     Returns:
-        Latents (1, C, T, H, W), and pixels (1, T, H, W, 3) in [0, 1].
+        Latents (1, C, T, H, W), and pixels (1, 3, T, H, W) in [-1, 1].
     """
     call = _call_arguments(card, task, parameters)
     is_guided = parameters["guidance_scale"] > 1

@@ -58,7 +58,8 @@ def find_weights(card: ModelCard, specs: Sequence[ComponentSpec] | None = None) 
         card: The card.
         specs: Components to look for; None means all.
     """
-    wanted = [spec for spec in specs or card.components.values() if spec.kind not in HOST_KINDS]
+    asked = card.components.values() if specs is None else specs
+    wanted = [spec for spec in asked if spec.kind not in HOST_KINDS]
     manifest = card.checkpoint
     try:
         location = locate(
