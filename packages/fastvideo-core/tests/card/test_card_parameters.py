@@ -123,6 +123,7 @@ def test_a_number_too_large_for_a_float_is_no_crash(kind):
         ({"type": "number", "default": 1, "minimum": 0}, 2, -0.5, 0.0),
         ({"type": "string", "default": "unipc", "choices": ("unipc", "euler")}, "euler", "uni_pc", "unipc"),
         ({"type": "string", "default": ""}, "anything", 3, None),
+        ({"type": "string", "default": ""}, "any \U0001f600", "half \ud83d", None),
         ({"type": "boolean", "default": False}, True, 1, None),
         ({"type": "integers", "default": [1000, 757]}, [3, 2.0], [3, 2.5], 2),
         ({"type": "integers", "default": []}, (1, 2), 1, None),

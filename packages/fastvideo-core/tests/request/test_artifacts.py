@@ -217,3 +217,9 @@ assert "torch" not in sys.modules
 """
     command = [sys.executable, "-c", code, str(tmp_path / "a.gif"), str(tmp_path / "a.safetensors")]
     subprocess.run(command, check=True)
+
+
+def test_a_name_of_any_bytes_is_told_by_the_sidecar(tmp_path):
+    saved = video(provenance=PROVENANCE).save(tmp_path / "gr\udcfcn.mp4")
+    assert [saved.path, saved.sidecar] == [tmp_path / "gr\udcfcn.mp4", tmp_path / "gr\udcfcn.json"]
+    assert json.loads(saved.sidecar.read_text(encoding="utf-8"))["file"]["name"] == "gr\udcfcn.mp4"

@@ -106,6 +106,12 @@ def test_bad_requests_are_refused(call, error, text):
         ((PROMPT,), "image_to_video", InputError, "image=None: task image_to_video needs this input; allowed: image"),
         ((LatentPart(name="prompt", latents=1),), "text_to_video", InputError, "prompt='latents': wrong kind"),
         ((TextPart(name="prompt", text=" \n"),), "text_to_video", PromptError, r"prompt=' \\n': the text is empty"),
+        (
+            (TextPart(name="prompt", text="a \udcff"),),
+            "text_to_video",
+            PromptError,
+            r"prompt='a \\udcff': not Unicode text; allowed: text that UTF-8 can hold",
+        ),
     ],
 )
 def test_bad_inputs_are_refused(inputs, task, error, text):

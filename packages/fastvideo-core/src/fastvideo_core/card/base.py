@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from fastvideo_core.errors import CardError, FastVideoError, describe_failure
 
-__all__ = ["Contract", "Identifier", "JsonScalar", "ObjectRef", "resolve_ref"]
+__all__ = ["Contract", "Identifier", "JsonScalar", "ObjectRef", "is_unicode", "resolve_ref"]
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=128)]
 """A lower-case name that is safe in a file name, a URL and a metric label."""
@@ -39,3 +39,12 @@ def resolve_ref(ref: str) -> Any:
         raise
     except Exception as error:
         raise CardError(f"the card names {ref!r}, which cannot be imported: {describe_failure(error)}") from error
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text, and so a file: bytes of another encoding and halved pairs in JSON cannot be held."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fastvideo_core.card.base import Contract, JsonScalar
+from fastvideo_core.card.base import Contract, JsonScalar, is_unicode
 from fastvideo_core.errors import ParameterError
 
 __all__ = ["ParameterSpec"]
@@ -115,6 +115,8 @@ class ParameterSpec(Contract):
     def _validate_string(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
             raise ParameterError("not a string", field=name, value=value, allowed=self.allowed_text())
+        if not is_unicode(value):
+            raise ParameterError("not Unicode text", field=name, value=value, allowed=self.allowed_text())
         if self.choices is not None and value not in self.choices:
             near = get_close_matches(value, self.choices, n=1, cutoff=0.3)
             raise ParameterError(

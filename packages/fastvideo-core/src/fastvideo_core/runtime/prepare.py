@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, resolve_ref
+from fastvideo_core.card.base import is_unicode
 from fastvideo_core.errors import CardError, InputError, ParameterError, PromptError
 from fastvideo_core.program.base import ArtifactNode, InlineProgram, ModelLoopNode
 from fastvideo_core.request.base import ImagePart, Request, TextPart
@@ -155,6 +156,8 @@ def _read_inputs(task: TaskSpec, request: Request) -> dict[str, Any]:
 
 def _read(part: Any, is_required: bool) -> Any:
     if isinstance(part, TextPart):
+        if not is_unicode(part.text):
+            raise PromptError("not Unicode text", field=part.name, value=part.text, allowed="text that UTF-8 can hold")
         if is_required and not part.text.strip():
             raise PromptError("the text is empty", field=part.name, value=part.text, allowed="at least one word")
         return part.text

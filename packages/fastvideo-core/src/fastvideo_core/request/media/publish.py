@@ -89,6 +89,7 @@ def _sidecar_text(provenance: Provenance, facts: Mapping[str, Any]) -> str:
 
 def _stage_text(staging: Staging, text: str) -> Path:
     staged = staging.path / "sidecar.json"
-    staged.write_text(text, encoding="utf-8")
+    # A file's name may be any bytes; what is no Unicode in it becomes a JSON escape, which reads as the same name.
+    staged.write_text(text, encoding="utf-8", errors="backslashreplace")
     staging.sync([staged])
     return staged
