@@ -75,6 +75,7 @@ def test_good_ids(value, read_one):
         ('{"prompt": "x", "seed": NaN}', "not JSON: NaN is no number there"),
         ('{"prompt": "x", "seed": -Infinity}', "not JSON: -Infinity"),
         ("[" * 100_000, "not usable JSON: nested too deeply"),
+        ('{"prompt": "x", "seed": ' + "9" * 5000 + "}", "not usable JSON: a number with too many digits"),
         ('["x"]', "a JSON array; allowed: an object with at least a prompt"),
         ("null", "a JSON null"),
         ("7", "a JSON number"),

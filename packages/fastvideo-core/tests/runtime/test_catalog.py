@@ -109,6 +109,7 @@ def change_card(folder, change):
             "holds neither card",
         ),
         (lambda f: layout(f, "{"), CheckpointError, "model_index.json cannot be read as JSON"),
+        (lambda f: layout(f, "[" * 100_000), CheckpointError, "model_index.json cannot be read as JSON: .*recursion"),
         (lambda f: layout(f, "[]"), CheckpointError, "model_index.json holds a JSON list, not an object"),
         (lambda f: layout(f, "{}"), CheckpointError, "no installed family knows 'a pipeline without _class_name'"),
         (lambda f: layout(f, '{"_class_name": "Flux"}'), CheckpointError, "no installed family knows 'Flux'"),

@@ -112,6 +112,9 @@ def _parse(data: bytes) -> dict[str, Any]:
         raise InputError(f"not JSON: {error.msg} at character {error.colno}") from error
     except RecursionError as error:
         raise InputError("not usable JSON: nested too deeply") from error
+    except ValueError as error:
+        # JSON puts no limit on the digits of a number, Python does.
+        raise InputError("not usable JSON: a number with too many digits") from error
     if not isinstance(values, dict):
         raise InputError(f"a JSON {_json_name(values)}", allowed="an object with at least a prompt")
     return values
