@@ -1,4 +1,7 @@
-"""A card from a folder in diffusers layout: everything is read from its JSON files, nothing is guessed from names."""
+"""A card from a folder in diffusers layout: everything is read from its JSON files, nothing is guessed from names.
+
+What no file states (frame rate, default size, steps and guidance) is that of the published checkpoint of the same make.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from fastvideo_core.errors import CheckpointError
 from fastvideo_core.loop.samplers.scheduler_config import read_scheduler_config
 from fastvideo_wan.cards.build import make_card
 from fastvideo_wan.cards.facts import Conditioning, WanFacts
+from fastvideo_wan.cards.published import PUBLISHED
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.vae_config import WanVAEConfig
 
@@ -23,6 +27,12 @@ PIPELINES = ("WanPipeline", "WanImageToVideoPipeline", "WanDMDPipeline")
 _DMD_STEPS = (1000, 757, 522)
 _DMD_SHIFT: Mapping[Conditioning, float] = {"none": 8.0, "first_frame": 5.0}
 """Of FastWan 2.1 and FastWan 2.2 5B."""
+
+_MAKE = ("loop_id", "conditioning", "num_heads", "spatial_factor", "boundary_ratio", "expand_timesteps")
+"""Facts that tell the published checkpoints' makes apart; two of one make differ in their flow shift."""
+
+_UNSTATED = ("num_frames", "height", "width", "fps", "num_inference_steps", "guidance_scale", "guidance_scale_2")
+"""Facts that no file of the layout states."""
 
 
 def card_from_folder(
@@ -77,25 +87,32 @@ def facts_from_folder(
         max_frames=vae.temporal_factor * (transformer.rope_max_seq_len * transformer.patch_size[0] - 1) + 1,
         max_size=min(4096, vae.spatial_factor * transformer.patch_size[1] * transformer.rope_max_seq_len),
     )
-    return _as_few_step(facts) if pipeline == "WanDMDPipeline" else _on_grid(facts)
+    return _on_grid(_as_published(_as_few_step(facts) if pipeline == "WanDMDPipeline" else facts))
 
 
 def _as_few_step(facts: WanFacts) -> WanFacts:
     """FastWan's layout names its pipeline; the release fixes steps and shift, which no file states."""
     if facts.conditioning not in _DMD_SHIFT:
         raise CheckpointError(f"{facts.source.location}: there is no few-step Wan with image channels")
-    return _on_grid(
-        replace(
-            facts,
-            recipe=_recipe("dmd_denoise"),
-            guidance_scale=None,
-            num_inference_steps=len(_DMD_STEPS),
-            dmd_steps=_DMD_STEPS,
-            flow_shift=_DMD_SHIFT[facts.conditioning],
-            sampler="lcm",
-            sampler_options={},
-        )
+    return replace(
+        facts,
+        recipe=_recipe("dmd_denoise"),
+        guidance_scale=None,
+        num_inference_steps=len(_DMD_STEPS),
+        dmd_steps=_DMD_STEPS,
+        flow_shift=_DMD_SHIFT[facts.conditioning],
+        sampler="lcm",
+        sampler_options={},
     )
+
+
+def _as_published(facts: WanFacts) -> WanFacts:
+    """Take what no file states from the published checkpoint of the same make; keep the usual values without one."""
+    same = [known for known in PUBLISHED if all(getattr(known, name) == getattr(facts, name) for name in _MAKE)]
+    if not same:
+        return facts
+    nearest = min(same, key=lambda known: abs(known.flow_shift - facts.flow_shift))
+    return replace(facts, **{name: getattr(nearest, name) for name in _UNSTATED})
 
 
 def _on_grid(facts: WanFacts) -> WanFacts:
