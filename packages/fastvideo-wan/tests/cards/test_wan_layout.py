@@ -24,14 +24,11 @@ SCHEDULER = {
 
 def describe(pipeline="WanPipeline", *, heads=12, channels=16, vae=VAE_21, shift=3.0, without=(), index=(), more=()):
     """Return the facts of a folder with these files."""
-    configs = {
-        "transformer": {"num_attention_heads": heads, "in_channels": channels, "out_channels": vae.get("z_dim", 16)},
-        "vae": vae,
-        "scheduler": {**SCHEDULER, "flow_shift": shift},
-        "text_encoder": {},
-        **dict(more),
-    }
-    configs["transformer"] |= dict(more).get("transformer", {})
+    transformer = {"num_attention_heads": heads, "in_channels": channels, "out_channels": vae.get("z_dim", 16)}
+    scheduler = {**SCHEDULER, "flow_shift": shift}
+    configs = {"transformer": transformer, "vae": vae, "scheduler": scheduler, "text_encoder": {}}
+    for name, fields in dict(more).items():
+        configs[name] = {**configs.get(name, {}), **fields}
     left = {name: config for name, config in configs.items() if name not in without}
     return facts_from_folder(SOURCE, {"_class_name": pipeline, **dict(index)}, left)
 
@@ -65,8 +62,8 @@ def test_a_copy_of_a_published_checkpoint_runs_as_that_does(name):
     facts = describe(**COPIES[name])
     same = (
         "conditioning", "accepts_text_only", "spatial_factor", "temporal_factor", "patch", "num_frames", "height",
-        "width", "fps", "num_inference_steps", "guidance_scale", "guidance_scale_2", "boundary_ratio", "expand_timesteps",
-        "flow_shift", "sampler", "dmd_steps", "text_length", "num_heads", "loop_id",
+        "width", "fps", "num_inference_steps", "guidance_scale", "guidance_scale_2", "boundary_ratio",
+        "expand_timesteps", "flow_shift", "sampler", "dmd_steps", "text_length", "num_heads", "loop_id",
     )  # fmt: skip
     assert {field: getattr(facts, field) for field in same} == {field: getattr(published, field) for field in same}
     assert facts.recipe.method != "base"  # where the weights come from, a folder does not say
