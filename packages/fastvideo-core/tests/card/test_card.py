@@ -183,3 +183,9 @@ def test_references_out_of_the_plugins_are_found(monkeypatch):
     assert dict(foreign_refs(card, {"third_party"})) == {"card.checkpoint.components.vae.key_map": "os:system"}
     assert len(list(foreign_refs(card, ()))) == 2
     assert list(foreign_refs(CARD, ())) == []
+
+
+@pytest.mark.parametrize("ref", ["fastvideo_core.cli.__main__:main", "fastvideo_core.errors:__builtins__"])
+def test_pythons_own_names_are_no_parts_of_a_plugin(ref):
+    card = ModelCard.model_validate(changed(loops__decode__step=ref))
+    assert dict(foreign_refs(card, ())) == {"card.loops.decode.step": ref}

@@ -42,7 +42,7 @@ def resolve_ref(ref: str) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold a text, and so a file: bytes of another encoding and halved pairs in JSON cannot be held."""
+    """Whether UTF-8, and so a file, can hold a text; stray bytes of a command line and half a pair in JSON it cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

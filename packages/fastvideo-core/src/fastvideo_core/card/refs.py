@@ -35,7 +35,7 @@ def object_refs(card: ModelCard) -> Iterator[tuple[str, str]]:
 
 
 def foreign_refs(card: ModelCard, packages: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of the references that lead out of some packages.
+    """Yield place and text of the references that lead out of some packages, or to Python's own names in them.
 
     A card that comes with a checkpoint is a stranger's text. Were it free to name any function, `os:system` among
     them, reading weights could run anything.
@@ -45,8 +45,10 @@ def foreign_refs(card: ModelCard, packages: Collection[str]) -> Iterator[tuple[s
         packages: Names of top-level packages that it may name; `fastvideo_…` packages always may be.
     """
     for place, ref in object_refs(card):
-        package = ref.partition(":")[0].partition(".")[0]
-        if package not in packages and not package.startswith("fastvideo_"):
+        parts = ref.replace(":", ".").split(".")
+        is_ours = parts[0] in packages or parts[0].startswith("fastvideo_")
+        # `__main__` runs a program when it is imported; `__builtins__` leads out of every module.
+        if not is_ours or any(part.startswith("__") for part in parts):
             yield place, ref
 
 
