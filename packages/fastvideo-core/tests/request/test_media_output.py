@@ -131,6 +131,13 @@ def test_a_file_where_a_folder_should_be(tmp_path):
             check_output(path)
 
 
+def test_a_link_that_leads_nowhere_where_a_folder_should_be(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for path in (tmp_path / "link" / "out.mp4", tmp_path / "link" / "deeper" / "out.mp4"):
+        with pytest.raises(OutputError, match="the folder is gone"):
+            check_output(path)
+
+
 def test_long_names(tmp_path):
     with pytest.raises(OutputError, match="too long") as caught:
         check_output(tmp_path / f"{'é' * 150}.mp4")

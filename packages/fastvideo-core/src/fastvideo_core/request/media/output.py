@@ -298,7 +298,8 @@ def _next_free(path: Path, *, include_self: bool = False) -> Path:
 
 
 def _probe(folder: Path) -> int:
-    existing = next(candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists())
+    # A link that leads nowhere is tried too: nothing can be made behind it, and the system says so.
+    existing = next(candidate for candidate in (folder, *folder.absolute().parents) if _exists(candidate))
     with tempfile.NamedTemporaryFile(prefix=".fastvideo-", suffix=".part", dir=existing):
         return shutil.disk_usage(existing).free
 
