@@ -228,6 +228,7 @@ def test_bad_flags(flags, text, batch, left):
         ("empty.jsonl", "out", "file='empty.jsonl': holds no request"),
         ("requests.jsonl", "requests.jsonl", "output='requests.jsonl/summary.json': a part of the path is a file"),
         ("requests.jsonl", "/proc/out", "output='/proc/out/summary.json': "),
+        ("requests.jsonl", "", "output='': not a folder's name; allowed: a folder; nearest: ."),
     ],
 )
 def test_bad_files_and_folders(file, output, text, run, write, tiny, place):

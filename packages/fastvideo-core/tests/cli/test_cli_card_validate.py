@@ -55,5 +55,8 @@ def test_files_that_are_broken(run, tiny, tmp_path):
     assert "transformer" in first + second
 
 
-def test_an_unknown_card(run, installed):
-    assert run("card", "validate", "tyni").code == 2
+@pytest.mark.parametrize("name", ["tyni", "", "x" * 5000, "a\0b", "~nobody-of-that-name/x"])
+def test_an_unknown_card(name, run, installed):
+    ran = run("card", "validate", name)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.error.startswith("error: card=")

@@ -54,6 +54,10 @@ def test_what_is_said_is_in_the_request():
     assert request.part("image").pixels is pixels
 
 
+def test_a_task_without_a_name_is_not_one_that_was_not_named():
+    assert build_request(CARD, "x", task="").task == ""
+
+
 @pytest.mark.parametrize("image", ["a.png", Path("a.png")])
 def test_an_image_may_be_a_path(image):
     assert build_request(CARD, "x", image=image).part("image") == ImagePart(name="image", path=Path("a.png"))

@@ -110,7 +110,7 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace, shell: Shell) -> int:
     """Check all lines, run the good ones, write the summary."""
     started_at = time.monotonic()
-    folder, suffix = Path(args.output), _suffix(args.format)
+    folder, suffix = _folder(args.output), _suffix(args.format)
     summary = check_output(folder / SUMMARY, allowed=(".json",))
     lines = read_lines(args.file, is_exact=args.exact)
     card = find_card(args.card)
@@ -138,6 +138,13 @@ def run(args: Namespace, shell: Shell) -> int:
     write_summary()
     shell.say(str(summary.path))
     return shell.interrupted() if shell.is_interrupted else _exit_code(records)
+
+
+def _folder(name: str) -> Path:
+    """Return the folder of a name; `Path("")` would be the current one, which nobody has asked for."""
+    if not name.strip():
+        raise OutputError("not a folder's name", field="output", value=name, allowed="a folder", nearest=".")
+    return Path(name)
 
 
 def _suffix(name: str) -> str:

@@ -46,8 +46,8 @@ def run(args: Namespace, shell: Shell) -> int:
 
 
 def _read(name: str) -> ModelCard:
-    path = Path(name).expanduser()
-    if not path.is_file():
+    path = _existing_file(name)
+    if path is None:
         return find_card(name)
     from fastvideo_core.card import ModelCard
 
@@ -58,3 +58,12 @@ def _read(name: str) -> ModelCard:
     except (OSError, UnicodeDecodeError) as error:
         raise CardError(f"{path} cannot be read as text: {error}") from error
     return ModelCard.from_json(text, origin=str(path))
+
+
+def _existing_file(name: str) -> Path | None:
+    """Return the file of a name, or None if it names none, or cannot name any."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a NUL
+        return None

@@ -100,7 +100,7 @@ def find_card(name: str | None) -> ModelCard:
     """
     from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 
-    return Catalog.installed().find(name or DEFAULT_CARD)
+    return Catalog.installed().find(DEFAULT_CARD if name is None else name)
 
 
 def prepare_ask(card: ModelCard, ask: Ask, suffix: str) -> tuple[PreparedRequest, str]:

@@ -31,7 +31,7 @@ def build_request(
     Raises:
         InputError: The card has no task for what is given.
     """
-    chosen = task or _suggest_task(card, has_image=image is not None)
+    chosen = _suggest_task(card, has_image=image is not None) if task is None else task
     fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
     try:
         parts: list[Any] = [TextPart(name="prompt", text=prompt)]
