@@ -82,3 +82,13 @@ def test_what_argparse_reads_is_not_taken_for_an_unknown_flag(arguments, expecte
 def test_shortened_and_unknown_flags_are_refused(flag, parser):
     with pytest.raises(InputError, match=f"p has no flag {flag.partition('=')[0]}"):
         parser.parse(["x", flag])
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"), [("--steps", "--num-steps"), ("--sets", "--set"), ("--num-step", "--num-steps")]
+)
+def test_an_unknown_flag_names_the_one_that_was_meant(flag, near, parser):
+    parser.add_argument("--set")
+    parser.add_argument("--num-steps", type=number)
+    with pytest.raises(InputError, match=f"p has no flag {flag}; nearest: {near}$"):
+        parser.parse(["x", flag, "4"])

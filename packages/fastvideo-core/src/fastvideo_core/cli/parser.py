@@ -56,7 +56,9 @@ class Parser(argparse.ArgumentParser):
                 continue
             is_short = flag[:2] in known and not flag.startswith("--")
             if flag not in known and not is_short:
-                near = get_close_matches(flag, known, n=1, cutoff=0.5)
+                # `--steps` means --num-inference-steps; by letters alone it would be nearer to --set.
+                near = [name for name in known if flag.strip("-") in name.split("-")]
+                near += get_close_matches(flag, known, n=1, cutoff=0.5)
                 raise InputError(
                     f"{self.prog} has no flag {flag}",
                     nearest=next(iter(near), None),
