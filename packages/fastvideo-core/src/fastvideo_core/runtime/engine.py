@@ -141,8 +141,9 @@ class Engine:
         catalog: Catalog | None = None,
         max_running: int = 4,
         tap: Tap | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Load a card and start an engine for it.
+        """Load a card and start an engine for it. What is read is logged, one line a component, at level INFO.
 
         Args:
             card: Id of an installed card, a local folder, a hub repository `org/name`, or a card.
@@ -152,6 +153,7 @@ class Engine:
             catalog: Where cards are looked up; None looks in the installed plugins.
             max_running: Most requests in progress at a time; others wait.
             tap: Observer of intermediate tensors.
+            on_progress: Told the bytes of a download, done and in all, from any thread.
 
         Raises:
             UnknownCardError: There is no such card.
@@ -160,7 +162,7 @@ class Engine:
             ResourceError: They do not fit into memory.
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
-        instance = load_instance(found, device=device, precision=precision, tasks=tasks)
+        instance = load_instance(found, device=device, precision=precision, tasks=tasks, on_progress=on_progress)
         return cls(instance, max_running=max_running, tap=tap)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ __all__ = [
     "resolve_precision",
 ]
 
+_LOG = logging.getLogger(__name__)
 _ModuleT = TypeVar("_ModuleT", bound=torch.nn.Module)
 
 
@@ -119,8 +121,10 @@ def load_components(
     components: dict[str, LoadedComponent] = {}
     for source in sources:
         components[source.spec.component_id] = component = _build(card, source)
-        if on_read is not None and component.report is not None:
-            on_read(component.report)
+        if component.report is not None:
+            _LOG.info("%s", component.report)
+            if on_read is not None:
+                on_read(component.report)
     return components
 
 
