@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,3 +176,17 @@ def test_large_integers_in_a_list_keep_their_value():
 def test_a_specification_that_contradicts_itself_is_refused(fields, text):
     with pytest.raises(ValidationError, match=text):
         ParameterSpec(**fields)
+
+
+def test_numbers_of_numpy_become_pythons_own():
+    # A seed out of an array, and a rate out of a computation, have to fit into JSON in the end.
+    for value, expected in [(np.int64(3), 3), (np.uint64(2**63 - 1), 2**63 - 1)]:
+        got = SEED.validate_value("seed", value)
+        assert (got, type(got)) == (expected, int)
+    rate = ParameterSpec(type="number", minimum=0, maximum=240, default=8)
+    for value in (np.float32(7.5), np.float64(7.5), Fraction(15, 2)):
+        got = rate.validate_value("fps", value)
+        assert (got, type(got)) == (7.5, float)
+    for bad in (np.float32("nan"), np.bool_(True), np.array(3), np.array([3])):
+        with pytest.raises(ParameterError, match="not a finite number"):
+            rate.validate_value("fps", bad)

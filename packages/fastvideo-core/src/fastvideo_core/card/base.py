@@ -42,7 +42,7 @@ def resolve_ref(ref: str) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8, and so a file, can hold a text; stray bytes of a command line and half a pair in JSON it cannot."""
+    """Whether UTF-8, and so a file, can hold a text: no stray bytes of a command line, no half of a pair in JSON."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -129,12 +130,11 @@ class ParameterSpec(Contract):
         return value
 
     def _validate_number(self, name: str, value: Any, *, is_integer: bool) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # An integer is finite, and may be too large for `isfinite`.
-        if not is_number or (isinstance(value, float) and not math.isfinite(value)):
+        number = _as_number(value)
+        if number is None:
             raise ParameterError("not a finite number", field=name, value=value, allowed=self.allowed_text())
-        nearest = self._nearest(value, is_integer=is_integer)
-        if nearest != value:
+        nearest = self._nearest(number, is_integer=is_integer)
+        if nearest != number:
             raise ParameterError(
                 "not a valid value", field=name, value=value, allowed=self.allowed_text(), nearest=nearest
             )
@@ -161,6 +161,15 @@ class ParameterSpec(Contract):
             return low <= high
         step = self.multiple_of or 1
         return self.offset + -((self.offset - math.ceil(low)) // step) * step <= high
+
+
+def _as_number(value: Any) -> int | float | None:
+    """Return a number of any kind, numpy's among them, as Python's own; None for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    if isinstance(value, Integral):
+        return int(value)  # finite, and perhaps too large for a float
+    return number if math.isfinite(number := float(value)) else None
 
 
 def _short(limit: float) -> str:
