@@ -94,6 +94,7 @@ def test_another_family_is_left_to_others():
         (dict(pipeline="WanImageToVideoPipeline"), "whose transformer takes 36 channels; its config says 16"),
         (dict(index={"boundary_ratio": 0.875}), "boundary_ratio 0.875 and there is no transformer_2/"),
         (dict(pipeline="WanDMDPipeline", channels=36), "there is no few-step Wan with image channels"),
+        (dict(more={"scheduler": {"num_train_timesteps": 500}}), "num_train_timesteps of the scheduler is 500.*1000"),
         (dict(more={"transformer": {"num_layer": 4}}), "unknown keys: num_layer; nearest: num_layers"),
     ],
 )

@@ -26,7 +26,10 @@ from fastvideo_core.card import (
 from fastvideo_wan.cards.facts import WanFacts
 from fastvideo_wan.cards.parity import parity_tests
 
-__all__ = ["make_card"]
+__all__ = ["NUM_TRAIN_TIMESTEPS", "make_card"]
+
+NUM_TRAIN_TIMESTEPS = 1000
+"""Length of the timestep scale of all Wan weights."""
 
 _MAX_STEP_PIXELS = 81 * 480 * 832 // 4
 """Pixels that one decode step makes at most: a quarter of the usual clip, so that others are not kept waiting."""
@@ -122,7 +125,7 @@ def _loops(facts: WanFacts) -> list[LoopSpec]:
         "guidance": "none" if facts.guidance_scale is None else "batched",
         "boundary_ratio": facts.boundary_ratio,
         "expand_timesteps": facts.expand_timesteps,
-        "num_train_timesteps": 1000,
+        "num_train_timesteps": NUM_TRAIN_TIMESTEPS,
     }
     loops = [_text_loop(options), _denoise_loop(facts, options), _decode_loop()]
     if facts.conditioning != "none":

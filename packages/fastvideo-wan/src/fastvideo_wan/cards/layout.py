@@ -13,7 +13,7 @@ from typing import Any
 from fastvideo_core.card import CheckpointSource, DataRef, ModelCard, RecipeSpec
 from fastvideo_core.errors import CheckpointError
 from fastvideo_core.loop.samplers.scheduler_config import read_scheduler_config
-from fastvideo_wan.cards.build import make_card
+from fastvideo_wan.cards.build import NUM_TRAIN_TIMESTEPS, make_card
 from fastvideo_wan.cards.facts import Conditioning, WanFacts
 from fastvideo_wan.cards.published import PUBLISHED
 from fastvideo_wan.models.config import WanTransformerConfig
@@ -67,6 +67,11 @@ def facts_from_folder(
     expand = bool(index.get("expand_timesteps", False))
     conditioning = _conditioning(source, pipeline, transformer, vae, expand=expand)
     scheduler = read_scheduler_config(configs["scheduler"])
+    if scheduler.num_train_timesteps != NUM_TRAIN_TIMESTEPS:
+        raise CheckpointError(
+            f"{source.location}: num_train_timesteps of the scheduler is {scheduler.num_train_timesteps}; "
+            f"allowed: {NUM_TRAIN_TIMESTEPS}"
+        )
     facts = WanFacts(
         model_id=_model_id(source.location),
         title=f"Wan checkpoint in {source.location}",

@@ -84,14 +84,15 @@ def _sampler_step(payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseVal
         noise=None if payload.noise_1CTHW is None else payload.noise_1CTHW.to(velocity_1CTHW.device),
     )
     if payload.is_last and payload.num_known:
-        latents = blend_known_frames(_known_mask(payload), _condition(payload), latents)
+        device = latents.device
+        latents = blend_known_frames(_known_mask(payload, device), _condition(payload, device), latents)
     return DenoiseValues(latents, state)
 
 
 def _exact_velocity(transformer: WanTransformer, payload: DenoisePayload, ctx: StepContext) -> Tensor:
     """Return the guided velocity of one request, branch after branch."""
     model_input = _model_input(transformer, payload)
-    timesteps = _timesteps(payload, model_input.device, is_exact=True)
+    timesteps = _timesteps(transformer, payload, is_exact=True)
     outputs = {
         branch: _call(transformer, model_input, timesteps, payload.contexts[branch], ctx, branch, is_exact=True)
         for branch in payload.branches
@@ -104,7 +105,7 @@ def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePay
     rows = plan_rows([payload.branches for payload in payloads])
     inputs = [_model_input(transformer, payload) for payload in payloads]
     input_RCTHW = torch.cat([inputs[row.request] for row in rows])
-    times = [_timesteps(payload, input_RCTHW.device, is_exact=False) for payload in payloads]
+    times = [_timesteps(transformer, payload, is_exact=False) for payload in payloads]
     timesteps = torch.cat([times[row.request] for row in rows])
     context = stack_contexts([payloads[row.request].contexts[row.branch] for row in rows])
     outputs = _call(transformer, input_RCTHW, timesteps, context, ctx, "rows", is_exact=False)
@@ -154,30 +155,31 @@ def _model_input(transformer: WanTransformer, payload: DenoisePayload) -> Tensor
     weight = transformer.patch_embedding.weight
     latents = payload.latents_1CTHW.to(weight.device)
     if payload.num_known:
-        return blend_known_frames(_known_mask(payload), _condition(payload), latents).to(weight.dtype)
+        mask, condition = _known_mask(payload, weight.device), _condition(payload, weight.device)
+        return blend_known_frames(mask, condition, latents).to(weight.dtype)
     if payload.condition_1CTHW is not None:
-        return torch.cat([latents, _condition(payload)], dim=1).to(weight.dtype)
+        return torch.cat([latents, _condition(payload, weight.device)], dim=1).to(weight.dtype)
     return latents.to(weight.dtype)
 
 
-def _condition(payload: DenoisePayload) -> Tensor:
+def _condition(payload: DenoisePayload, device: torch.device) -> Tensor:
     assert payload.condition_1CTHW is not None, "known frames come with their latents"
-    return payload.condition_1CTHW.to(payload.latents_1CTHW.device)
+    return payload.condition_1CTHW.to(device)
 
 
-def _known_mask(payload: DenoisePayload) -> Tensor:
+def _known_mask(payload: DenoisePayload, device: torch.device) -> Tensor:
     _, _, frames, rows, columns = payload.latents_1CTHW.shape
-    device = payload.latents_1CTHW.device
     return known_frames_mask(frames, height=rows, width=columns, num_known=payload.num_known, device=device)
 
 
-def _timesteps(payload: DenoisePayload, device: torch.device, *, is_exact: bool) -> Tensor:
+def _timesteps(transformer: WanTransformer, payload: DenoisePayload, *, is_exact: bool) -> Tensor:
     """Return the timesteps of one row: (1,), or (1, S) where every token has its own.
 
     Int64 as the reference's schedule has them in the exact mode; the fast mode mixes rows, so it is float32 there.
     """
+    device = transformer.patch_embedding.weight.device
     timestep = payload.schedule.timesteps[payload.sampler_step]
     timestep = timestep.to(device) if is_exact else timestep.to(device, torch.float32)
     if not payload.expand_timesteps:
         return timestep.expand(1)
-    return token_timesteps(_known_mask(payload), timestep)
+    return token_timesteps(_known_mask(payload, device), timestep, transformer.config.patch_size)
