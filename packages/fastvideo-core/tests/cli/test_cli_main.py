@@ -139,3 +139,35 @@ def test_the_module_is_the_command_too(place):
         timeout=60,
     )
     assert done.stdout.startswith("fastvideo ")
+
+
+def run_with(tail, place, *arguments):
+    """Run the command in a shell that first does something to its streams; return exit code and stderr."""
+    line = f'exec "$@" {tail}'
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "fastvideo_core.cli", *map(str, arguments)]
+    done = subprocess.run(command, cwd=place, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["generate", "--help"]])
+def test_a_stdout_that_cannot_be_written_is_one_line(arguments, place):
+    code, err = run_with(">/dev/full", place, *arguments)
+    assert (code, err) == (1, "error: stdout cannot be written: No space left on device\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_messages_that_cannot_be_written_stop_nothing(place):
+    assert run_with(">out.txt 2>/dev/full", place, "--version") == (0, "")
+    assert (place / "out.txt").read_text().startswith("fastvideo ")
+    assert run_with(">/dev/full 2>/dev/full", place, "gnerate") == (2, "")
+
+
+def test_closed_streams_stop_nothing(place, tiny):
+    code, _ = run_with("<&- >&- 2>&-", place, "generate", "a red circle", "--card", tiny, "-o", "out.gif")
+    assert code == 0
+    assert (place / "out.gif").read_bytes().startswith(b"GIF89a")
+    assert run_with("<&-", place, "batch", "-", "-o", "d", "--card", tiny) == (
+        2,
+        "error: file='-': holds no request; allowed: one JSON object a line\n",
+    )

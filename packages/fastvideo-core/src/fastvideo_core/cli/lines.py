@@ -77,7 +77,7 @@ def read_lines(path: str, *, is_exact: bool) -> list[Line]:
 
 def _split(path: str) -> Iterator[tuple[int, bytes]]:
     try:
-        data = sys.stdin.buffer.read(MAX_BYTES + 1) if path == "-" else _read_file(Path(path))
+        data = _read_stdin() if path == "-" else _read_file(Path(path))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise MediaError(f"cannot be read: {reason}", field="file", value=path) from error
@@ -86,6 +86,11 @@ def _split(path: str) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
             yield number, line
+
+
+def _read_stdin() -> bytes:
+    # Nothing is there if the process was started with a closed stdin.
+    return b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_BYTES + 1)
 
 
 def _read_file(path: Path) -> bytes:

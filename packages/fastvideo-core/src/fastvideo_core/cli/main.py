@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Shell(is_debug=_wants_debug(arguments), owns_process=argv is None) as shell:
         try:
-            return _run(arguments, COMMANDS, "fastvideo", shell)
+            return shell.ended(_run(arguments, COMMANDS, "fastvideo", shell))
         except SystemExit as done:  # argparse ends --help and --version so
-            return done.code if isinstance(done.code, int) else 0
+            return shell.ended(done.code if isinstance(done.code, int) else 0)
         except KeyboardInterrupt:
             return shell.interrupted()
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends as one line and an exit code

@@ -222,7 +222,7 @@ def open_display(shell: Shell, *, is_quiet: bool) -> Iterator[Display]:
     """Open the display that fits where stderr leads; it is gone when the context ends."""
     if is_quiet:
         yield _Silent()
-    elif not sys.stderr.isatty():
+    elif sys.stderr is None or not sys.stderr.isatty():
         yield _Log(shell.tell)
     else:
         with _open_bar() as progress, shell.prints_above(lambda text: progress.console.out(text, highlight=False)):

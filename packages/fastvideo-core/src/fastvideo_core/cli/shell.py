@@ -40,11 +40,14 @@ class Shell:
         self.is_impatient = False
         """Whether a second signal came: then nothing more is waited for."""
         self._signal: int | None = None
+        self._lost: OSError | None = None
         self._print_above: Callable[[str], None] | None = None
         self._cancel: Callable[[], None] | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
+        if self.owns_process:
+            _fill_closed()
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
@@ -93,12 +96,20 @@ class Shell:
             os._exit(self.interrupt_code)
         return self.interrupt_code
 
+    def ended(self, code: int) -> int:
+        """Return the exit code of a command that ended with `code`, once all that it said has been written or not."""
+        self._lost = self._lost or _write(sys.stdout, "", end="")
+        if self._lost is None:
+            return code
+        self.tell(f"error: stdout cannot be written: {self._lost.strerror or self._lost}")
+        return code or 1
+
     def say(self, text: str) -> None:
-        """Print a result; does nothing once nobody reads any more."""
-        self._write(sys.stdout, text)
+        """Print a result; does nothing once nobody reads any more, and does not stop the work if it cannot."""
+        self._lost = self._lost or self._write(sys.stdout, text)
 
     def tell(self, text: str) -> None:
-        """Print a message for the person at the terminal."""
+        """Print a message for the person at the terminal, if that is possible."""
         self._write(sys.stderr, text)
 
     def report(self, error: Exception, *, where: str = "") -> int:
@@ -112,11 +123,11 @@ class Shell:
         self.tell(f"error: {where}unexpected {describe_failure(error)}{hint}")
         return 1
 
-    def _write(self, stream: TextIO, text: str) -> None:
-        if self._print_above is not None and stream.isatty():
+    def _write(self, stream: TextIO | None, text: str) -> OSError | None:
+        if self._print_above is not None and stream is not None and stream.isatty():
             self._print_above(text)
-        else:
-            _write(stream, text)
+            return None
+        return _write(stream, text)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_first = self._signal is None
@@ -132,16 +143,31 @@ class Shell:
             _write(stream, "", end="")
 
 
-def _write(stream: TextIO | None, text: str, end: str = "\n") -> None:
+def _write(stream: TextIO | None, text: str, end: str = "\n") -> OSError | None:
+    """Print a text; return why it could not be printed, unless it is only that nobody reads any more."""
     if stream is None:
-        return
+        return None
     try:
         print(text, end=end, file=stream, flush=True)
-    except BrokenPipeError:
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        return _write(stream, text.encode(encoding, "backslashreplace").decode(encoding), end)
+    except OSError as error:
         # Whatever is still in the buffer goes nowhere, without another complaint when the interpreter ends.
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())
         os.close(sink)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream, flush=True)
+        return None if isinstance(error, BrokenPipeError) else error
+    return None
+
+
+def _fill_closed() -> None:
+    """Put the null device where stdin, stdout or stderr is closed: the next file opened would take its place.
+
+    A library that prints a warning would then print it into a video.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
