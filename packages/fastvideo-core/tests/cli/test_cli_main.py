@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -149,14 +150,14 @@ def run_with(tail, place, *arguments):
     return done.returncode, done.stderr
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["--version"], ["generate", "--help"]])
 def test_a_stdout_that_cannot_be_written_is_one_line(arguments, place):
     code, err = run_with(">/dev/full", place, *arguments)
     assert (code, err) == (1, "error: stdout cannot be written: No space left on device\n")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_messages_that_cannot_be_written_stop_nothing(place):
     assert run_with(">out.txt 2>/dev/full", place, "--version") == (0, "")
     assert (place / "out.txt").read_text().startswith("fastvideo ")
