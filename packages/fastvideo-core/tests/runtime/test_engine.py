@@ -433,8 +433,9 @@ def test_an_optional_input_that_is_absent_reaches_its_node_as_none(card, made_up
 
 
 @pytest.mark.parametrize(("captures", "profile"), [(False, "serve"), (True, "rollout")])
-def test_the_profile_follows_the_request(captures, profile, card):
+def test_the_profile_follows_the_request(captures, profile, card, with_loop):
     plans = []
+    card = with_loop(card, "denoise", behavior_schema="fastvideo_testing.tiny.denoise:DenoiseValues")
     with Engine.open(card, tap=lambda name, plan, value: plans.append(plan)) as engine:
         request = engine.make_request("x", exact=True)
         outputs = request.outputs.model_copy(update={"capture_behavior": captures})
@@ -443,6 +444,13 @@ def test_the_profile_follows_the_request(captures, profile, card):
     assert {(plan.profile, plan.batch_key.profile, plan.batch_key.variant) for plan in denoise} == {
         (profile, profile, "exact")
     }
+
+
+def test_behaviour_that_no_loop_records_is_refused(engine):
+    request = engine.make_request("x")
+    outputs = request.outputs.model_copy(update={"capture_behavior": True})
+    with pytest.raises(InputError, match="capture_behavior=True: no loop of task text_to_video records its behaviour"):
+        engine.submit(request.model_copy(update={"outputs": outputs}))
 
 
 def test_latents_of_a_finished_request_are_let_go(card):

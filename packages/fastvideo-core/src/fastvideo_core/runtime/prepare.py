@@ -59,6 +59,7 @@ def prepare_request(card: ModelCard, request: Request, *, deploy: Mapping[str, A
     task = card.task(request.task)
     nodes = program.needed_for(_wanted(task, request))
     loops = {node.loop: card.loops[node.loop] for node in nodes if isinstance(node, ModelLoopNode)}
+    _check_capture(request, loops)
     parameters = resolve_parameters(task, request.parameters, deploy=deploy, loops=loops)
     if "seed" in parameters and parameters["seed"] is None:
         parameters = parameters.with_value("seed", secrets.randbelow(2**31), "engine")
@@ -95,6 +96,15 @@ def _wanted(task: TaskSpec, request: Request) -> tuple[str, ...]:
                 "the task makes no such output", field="outputs", value=name, allowed=", ".join(task.outputs)
             )
     return wanted
+
+
+def _check_capture(request: Request, loops: Mapping[str, LoopSpec]) -> None:
+    """Refuse to capture behaviour where no loop has any to give."""
+    if request.outputs.capture_behavior and all(loop.behavior_schema is None for loop in loops.values()):
+        raise InputError(
+            f"no loop of task {request.task} records its behaviour", field="capture_behavior", value=True,
+            allowed="false", nearest=False,
+        )  # fmt: skip
 
 
 def _node_parameters(
