@@ -40,7 +40,12 @@ def test_recipe_precision_and_parity(shown):
 def test_parity_figures_and_what_is_pinned(run, tiny, tmp_path):
     card = tiny_card(tiny)
     test = ParityTestSpec(
-        test_id="step", level="C0", subject="denoise", reference="formula", check="fastvideo_a.b:c", max_relative_error=1e-6
+        test_id="step",
+        level="C0",
+        subject="denoise",
+        reference="formula",
+        check="fastvideo_a.b:c",
+        max_relative_error=1e-6,
     )
     loops = {**card.loops, "denoise": card.loops["denoise"].model_copy(update={"pinned": {"num_inference_steps": 4}})}
     changed = card.model_copy(
