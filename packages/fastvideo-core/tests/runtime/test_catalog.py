@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -121,6 +122,15 @@ def test_a_folder_that_is_no_checkpoint(folder, break_it, error, text):
     with pytest.raises(error, match=text) as caught:
         catalog().find(str(folder))
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_this_user_may_not_enter(folder, monkeypatch):
+    def denied(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    with pytest.raises(CheckpointError, match=r"checkpoint/card\.json cannot be read: Permission denied$"):
+        catalog().find(str(folder))
 
 
 def layout(folder, index):

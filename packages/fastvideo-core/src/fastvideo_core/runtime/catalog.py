@@ -87,7 +87,7 @@ class Catalog:
 
         Raises:
             CardError: `card.json` is not a valid card.
-            CheckpointError: Neither file is there, or no family knows the layout.
+            CheckpointError: Neither file is there or can be read, or no family knows the layout.
         """
         source = CheckpointSource(kind="folder", location=str(folder.resolve()))
         return self._describe(folder, source)
@@ -101,7 +101,7 @@ class Catalog:
 
     def _describe(self, folder: Path, source: CheckpointSource) -> ModelCard:
         card_file = folder / CARD_FILE
-        if card_file.is_file():
+        if _is_file(card_file):
             card = self._read_card(card_file)
             return card.model_copy(update={"checkpoint": card.checkpoint.model_copy(update={"source": source})})
         index = read_json(folder / INDEX_FILE, missing=f"{folder} holds neither {CARD_FILE} nor {INDEX_FILE}")
@@ -200,6 +200,13 @@ def read_json(path: Path, *, missing: str | None = None) -> Mapping[str, Any]:
 
 def _is_config(path: Path) -> bool:
     return path.name in ("config.json", "scheduler_config.json")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # not so for what is missing, but for a folder that this user may not enter
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _cards_of(registry: PluginRegistry, plugin: str) -> dict[str, ModelCard]:

@@ -219,6 +219,16 @@ def test_no_such_repository(repository, access):
         fetch_snapshot("some-lab/other", None, PARTS, access=access)
 
 
+def test_a_token_that_this_user_may_not_read(repository, server, tmp_path, monkeypatch):
+    def denied():
+        raise PermissionError("token")
+
+    monkeypatch.setattr("huggingface_hub.get_token", denied)
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", denied)
+    with pytest.raises(DownloadError, match="token"):
+        fetch_snapshot(REPO, repository.commit, PARTS, access=HubAccess(tmp_path / "cache", server.endpoint))
+
+
 def test_no_such_revision(repository, access):
     with pytest.raises(DownloadError, match=f"no such revision: {REPO} at v9; see"):
         fetch_snapshot(REPO, "v9", PARTS, access=access)

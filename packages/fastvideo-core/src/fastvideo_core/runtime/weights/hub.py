@@ -378,4 +378,7 @@ def _endpoint(access: HubAccess) -> str:
 def _has_token(access: HubAccess) -> bool:
     from huggingface_hub import get_token
 
-    return (access.token or get_token()) is not None
+    try:
+        return (access.token or get_token()) is not None
+    except OSError:  # a file of tokens that this user may not read
+        return False
