@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fastvideo_core.errors import CardError
 from fastvideo_core.loop.policies.cfg import COND, GuidancePolicy, resolve_guidance
 from fastvideo_core.loop.policies.experts import ExpertPolicy, resolve_experts
 
 __all__ = ["Guidance", "guidance_of"]
+
+_KINDS = "none, sequential, batched, rescale, cfg_zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,14 @@ def guidance_of(options: Mapping[str, Any], parameters: Mapping[str, Any], *, is
         options: Of the card's loop: `guidance` (kind), `guidance_rescale`, `boundary_ratio`, `num_train_timesteps`.
         parameters: Of the request: `guidance_scale`, `guidance_scale_2`.
         is_exact: Whether branches run one after the other, as the reference runs them.
+
+    Raises:
+        CardError: The card asks for embedded guidance, for which Wan's transformers have no input.
+        ParameterError: A scale that the card cannot use.
     """
     kind = str(options.get("guidance", "batched"))
+    if kind == "embedded":
+        raise CardError("Wan's transformers take no guidance", field="guidance", value=kind, allowed=_KINDS)
     scale = parameters.get("guidance_scale")
     policy = resolve_guidance(
         "sequential" if is_exact and kind == "batched" else kind,
