@@ -20,7 +20,7 @@ def test_exact_requests_run_branch_after_branch():
 
 
 @pytest.mark.parametrize(
-    "timestep, component, scale",
+    ("timestep", "component", "scale"),
     [(900.0, "transformer", 4.0), (875.0, "transformer", 4.0), (874.0, "transformer_2", 3.0)],
 )
 def test_each_expert_has_its_scale(timestep, component, scale):
