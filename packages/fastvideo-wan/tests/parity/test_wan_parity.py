@@ -85,8 +85,8 @@ def test_parity_command(tmp_path, capsys):
 
 def test_parity_command_with_an_unknown_reference(tmp_path, capsys):
     folder = build_wan_checkpoint(tmp_path / "t2v", "t2v")
-    assert main(["parity", str(folder), "--reference", "original"]) == 1
-    assert "no comparison with 'original'; it has diffusers" in capsys.readouterr().err
+    assert main(["parity", str(folder), "--reference", "original"]) == 2
+    assert "declares no comparison with it; allowed: diffusers" in capsys.readouterr().err
 
 
 def test_checks_can_be_imported(catalog):
