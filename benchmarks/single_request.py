@@ -113,7 +113,7 @@ class Sides:
 
 def main() -> None:
     """Measure and print."""
-    parser = make_parser(__doc__.splitlines()[0], num_rounds=5)
+    parser = make_parser(__doc__.splitlines()[0], num_rounds=11)
     parser.add_argument("--only", choices=("shapes", "100m"), help="one of the two models")
     args = parser.parse_args()
     figures: dict[str, float] = {}
