@@ -11,7 +11,7 @@ from fastvideo_core.card import resolve_ref
 from fastvideo_core.cli.main import main
 from fastvideo_core.parity import run_ladder
 from fastvideo_core.runtime.catalog import Catalog
-from fastvideo_core.runtime.loading import load_instance
+from fastvideo_core.runtime.loading import load_instance, local_folder
 from fastvideo_testing.wan_checkpoints import VARIANTS, build_wan_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -46,6 +46,12 @@ def test_parity_on_the_smallest_grid(catalog, tmp_path, variant):
     card = catalog.read_folder(folder)
     grid = card.task("text_to_video").parameters["height"].multiple_of
     report = run_ladder(card, load_instance(card), folder, parameters={"height": grid, "width": grid, "num_frames": 13})
+    assert [check.reason for check in report.checks if check.status != "passed"] == []
+
+
+def test_the_shipped_card_keeps_what_it_declares(catalog):
+    card = catalog.find("wan-shapes")
+    report = run_ladder(card, load_instance(card), local_folder(card))
     assert [check.reason for check in report.checks if check.status != "passed"] == []
 
 
