@@ -19,7 +19,7 @@ from fastvideo_core.errors import (
 )
 from fastvideo_core.extend import PluginRegistry, load_plugins
 
-__all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog"]
+__all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog", "read_json"]
 
 CARD_FILE = "card.json"
 INDEX_FILE = "model_index.json"

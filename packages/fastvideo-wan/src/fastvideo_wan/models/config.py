@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fastvideo_core.errors import CheckpointError
+from fastvideo_wan.models.config_file import config_fields, read_config
 
 Count = Annotated[int, Field(ge=1)]
 
 CLASS_NAMES = ("WanTransformer3DModel",)
 """Values of `_class_name` that this transformer can stand in for."""
-
-METADATA_KEYS = ("_class_name", "_diffusers_version", "_name_or_path")
-"""Keys of a config file that say where it came from, not what the model is."""
 
 IMAGE_CONTEXT_TEXT_TOKENS = 512
 """Text length that Wan 2.1 image-to-video weights assume; a fixed number in the releases, not a config key."""
@@ -101,13 +97,7 @@ class WanTransformerConfig(BaseModel):
         Raises:
             CheckpointError: If the file describes another class, has an unknown key, or a value out of range.
         """
-        class_name = raw.get("_class_name", CLASS_NAMES[0])
-        if class_name not in CLASS_NAMES:
-            raise CheckpointError(f"transformer config is for {class_name!r}; allowed: {', '.join(CLASS_NAMES)}")
-        fields = {key: value for key, value in raw.items() if key not in METADATA_KEYS}
-        unknown = sorted(set(fields) - set(cls.model_fields))
-        if unknown:
-            raise CheckpointError(_unknown_keys_message(unknown, list(cls.model_fields)), unexpected=tuple(unknown))
+        fields = config_fields(raw, label="transformer", class_names=CLASS_NAMES, known=cls.model_fields)
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -122,19 +112,4 @@ class WanTransformerConfig(BaseModel):
         Raises:
             CheckpointError: If the file is absent or not JSON, or as for `from_diffusers`.
         """
-        path = folder / "config.json"
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} does not exist; a transformer folder needs it") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path} is not JSON: {error}") from error
-        if not isinstance(raw, dict):
-            raise CheckpointError(f"{path} holds a {type(raw).__name__}; allowed: an object")
-        return cls.from_diffusers(raw)
-
-
-def _unknown_keys_message(unknown: list[str], known: list[str]) -> str:
-    near = [match for key in unknown for match in get_close_matches(key, known, n=1)]
-    hint = f"; nearest: {', '.join(near)}" if near else ""
-    return f"transformer config has unknown keys: {', '.join(unknown)}{hint}"
+        return cls.from_diffusers(read_config(folder, label="transformer"))

@@ -24,6 +24,7 @@ from fastvideo_core.parity import (
 )
 from fastvideo_core.request.build import build_request
 from fastvideo_core.request.parameters import ResolvedParameters
+from fastvideo_core.runtime.catalog import read_json
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_core.runtime.prepare import prepare_request
 from fastvideo_core.runtime.run import GenerationResult, make_generator
@@ -60,11 +61,8 @@ def check_text_encoder(context: CheckContext) -> Sequence[Measurement]:
     for mode, is_exact in _MODES:
         recorder = TapRecorder(lambda name: name == "text_encoder")
         _generate(context, is_exact=is_exact, recorder=recorder, parameters={"num_inference_steps": 1})
-        row = recorder.rows[0].value
-        count = len(context.instance.component("tokenizer").encode(PROMPT))
-        measured.append(
-            Measurement("prompt embeddings", mode, compare_tensors(pad_text(row, [count], length), expected))
-        )
+        value = pad_text(recorder.rows[0].value, [_num_tokens(context)], length)
+        measured.append(Measurement("prompt embeddings", mode, compare_tensors(value, expected)))
     return measured
 
 
@@ -134,7 +132,7 @@ def check_sampler_step(context: CheckContext) -> Sequence[Measurement]:
     shift = context.card.task(context.card.capabilities.default_task).parameters["flow_shift"].default
     options = context.card.loops["diffusion_denoise"].options.get("sampler_options", {}).get(sampler.name, {})
     schedule = sampler.make_schedule(ScheduleSpec(num_steps=4, shift=float(shift), options=options))  # type: ignore[arg-type]
-    name = _scheduler_class(context)
+    name = str(read_json(context.folder / "scheduler" / "scheduler_config.json")["_class_name"])
     scheduler = getattr(diffusers, name).from_pretrained(str(context.folder), subfolder="scheduler")
     scheduler.set_timesteps(4)
     draw = _drawer()
@@ -185,8 +183,8 @@ def _compare_loop(context: CheckContext, task: str) -> list[Measurement]:
     return measured
 
 
-def _parameters(context: CheckContext, task: str, extra: Mapping[str, Any] | None = None) -> ResolvedParameters:
-    return prepare_request(context.card, _request(context, task, extra)).parameters
+def _parameters(context: CheckContext, task: str) -> ResolvedParameters:
+    return prepare_request(context.card, _request(context, task)).parameters
 
 
 def _request(
@@ -252,10 +250,3 @@ def _decode(model: Any, latents: torch.Tensor, *, is_exact: bool) -> torch.Tenso
         return whole.clamp(-1, 1)
     pixels: torch.Tensor = model.decode_frames(latents, FeatureCache(), is_exact=True)[0]
     return pixels.clamp(-1, 1)
-
-
-def _scheduler_class(context: CheckContext) -> str:
-    import json
-
-    path = context.folder / "scheduler" / "scheduler_config.json"
-    return str(json.loads(path.read_text(encoding="utf-8"))["_class_name"])

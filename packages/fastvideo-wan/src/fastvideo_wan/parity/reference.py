@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from fastvideo_core.card import ModelCard
 from fastvideo_core.parity import TapRecorder, load_reference
+from fastvideo_core.runtime.catalog import INDEX_FILE, read_json
 from fastvideo_core.runtime.run import make_generator
 
 __all__ = ["PROMPT", "load_part", "load_pipeline", "make_image", "run_pipeline"]
@@ -30,7 +30,7 @@ def load_pipeline(folder: Path, task: str) -> Any:
     extra: dict[str, Any] = {}
     if task == "image_to_video":
         # The layout for text alone (Wan 2.2 5B) has no such parts; the pipeline takes None for them.
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        index = read_json(folder / INDEX_FILE)
         extra = {part: None for part in ("image_encoder", "image_processor") if part not in index}
     pipeline = getattr(diffusers, name).from_pretrained(str(folder), dtype=torch.float32, **extra)
     pipeline.set_progress_bar_config(disable=True)
