@@ -40,7 +40,11 @@ class LoopSpec(Contract):
         components: Components that its steps use.
         check: Function that refuses a request by what tokenizers and the like tell, before any weight is there (see
             `fastvideo_core.loop.base.InputCheck`); None if there is nothing to refuse.
+        estimate: Function that tells what the whole loop will need, before it starts (see
+            `fastvideo_core.loop.base.LoopEstimator`); None if nothing is known.
         outputs: Names of the results that other nodes may take.
+        outputs_schema: Slotted dataclass with a field for each of `outputs`, under which results are stored; None if
+            they cannot be, so that the loop is run again when a request is resumed after it.
         is_generative: Whether it draws the sample, so that the recipe's assumption binds it.
         max_batch: Most plans in one step; None sets no limit.
         can_batch: Function of two plans that decides whether they may share a step; None compares batch keys.
@@ -61,7 +65,9 @@ class LoopSpec(Contract):
     step_cost_model: ObjectRef
     components: tuple[Identifier, ...] = ()
     check: ObjectRef | None = None
+    estimate: ObjectRef | None = None
     outputs: tuple[Identifier, ...] = ()
+    outputs_schema: ObjectRef | None = None
     is_generative: bool = False
     max_batch: int | None = Field(default=None, ge=1)
     can_batch: ObjectRef | None = None

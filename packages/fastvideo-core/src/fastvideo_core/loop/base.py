@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fastvideo_core.card import LoopSpec, ModelCard
-from fastvideo_core.loop.work import Done, Profile, StepResult, Wait, WorkPlan
+from fastvideo_core.loop.work import BatchKey, Done, Profile, StepCost, StepResult, Wait, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
 
@@ -18,12 +18,16 @@ __all__ = [
     "InputCheck",
     "Loop",
     "LoopContext",
+    "LoopEstimate",
+    "LoopEstimator",
     "LoopFactory",
     "LoopRequest",
     "LoopResult",
     "ModelView",
+    "OutOfMemory",
     "StepBody",
     "StepContext",
+    "StepEstimate",
 ]
 
 StateT = TypeVar("StateT")
@@ -112,6 +116,51 @@ class LoopResult:
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """Steps of one kind that a loop will take, before it runs.
+
+    Attributes:
+        batch_key: Key that these steps will have.
+        cost: Cost of one of them.
+        num_steps: How many.
+    """
+
+    batch_key: BatchKey
+    cost: StepCost
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEstimate:
+    """What a whole loop will need, from shapes alone; the upper end where it depends on content.
+
+    Attributes:
+        steps: Its steps by kind.
+        resident_bytes: Most bytes that its state holds between two steps, what it was handed included.
+        peak_bytes: Most bytes that one step, alone in its call, allocates on top of that.
+        result_bytes: Bytes that it hands on, which stay while loops after it run.
+        cache_blocks: Most blocks of each cache.
+    """
+
+    steps: tuple[StepEstimate, ...]
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    result_bytes: int = 0
+    cache_blocks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """Event: the loop's next step, alone in its call, found no memory; a loop that can go on with less does.
+
+    Attributes:
+        message: What the device said.
+    """
+
+    message: str
+
+
 class Loop(Protocol[StateT]):
     """A loop over steps, owned by the model, driven by the runtime.
 
@@ -133,6 +182,9 @@ class Loop(Protocol[StateT]):
 
     def apply(self, state: StateT, event: Any) -> StateT:
         """Fold an outside event in, at a step boundary only; None says that the time is over that was waited for.
+
+        Besides what a session sends, `OutOfMemory` may come; a loop that can go on with less memory changes its state
+        so that `next` asks for less.
 
         Raises:
             InputError: The loop takes no such event.
@@ -182,6 +234,22 @@ class InputCheck(Protocol):
         Raises:
             InputError: What is wrong.
         """
+        ...
+
+
+class LoopEstimator(Protocol):
+    """Tells what a loop will need; named by `LoopSpec.estimate`."""
+
+    def __call__(
+        self,
+        spec: LoopSpec,
+        model: ModelView,
+        parameters: ResolvedParameters,
+        inputs: Mapping[str, Any],
+        *,
+        exact: bool,
+    ) -> LoopEstimate:
+        """Return the needs of one loop of a request; arguments as of `InputCheck`, and whether it is an exact one."""
         ...
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from fastvideo_core.cache.base import CacheKey
 from fastvideo_core.request.cancel import CancelScope
 
 __all__ = [
@@ -90,13 +91,21 @@ class BatchKey(NamedTuple):
 class StepCost:
     """Analytic cost of a step; the runtime's cost model turns it into device-seconds.
 
+    Weights are read once a call, however many plans share it; operations and activations add up over the plans.
+
     Attributes:
         flops: Floating-point operations.
-        bytes_moved: Bytes of weights and activations read and written.
+        weight_bytes: Bytes of weights read.
+        activation_bytes: Bytes of activations and states read and written.
     """
 
     flops: float
-    bytes_moved: float
+    weight_bytes: float = 0.0
+    activation_bytes: float = 0.0
+
+    def batched(self, num_plans: int) -> StepCost:
+        """Return the cost of one call that runs `num_plans` such steps."""
+        return StepCost(self.flops * num_plans, self.weight_bytes, self.activation_bytes * num_plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +136,13 @@ class CachePlan:
     Attributes:
         reads: Names of slots, as `cache:slot`.
         writes: Names of slots, valid only after the runtime has committed the step.
+        result_key: What alone decides the step's result, where the card's feature cache may answer instead of the
+            step body, and requests with the same key share one run; None if the result is the request's own.
     """
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    result_key: CacheKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

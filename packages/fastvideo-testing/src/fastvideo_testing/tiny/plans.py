@@ -52,7 +52,7 @@ def make_plan(
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
-        resources=ResourceRequest(StepCost(flops=flops, bytes_moved=4.0 * flops), sinks=len(emits)),
+        resources=ResourceRequest(StepCost(flops=flops, activation_bytes=4.0 * flops), sinks=len(emits)),
         cache=CachePlan(),
         placement=PlacementHint(),
         cancel_scope=scope,

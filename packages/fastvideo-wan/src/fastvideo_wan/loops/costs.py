@@ -34,7 +34,9 @@ def denoise_cost(config: WanTransformerConfig, shape: Mapping[str, int], text_to
     attention = config.num_layers * 4 * width * (tokens * tokens + tokens * text_tokens)
     activations = config.num_layers * tokens * (12 * width + 2 * config.ffn_dim)
     return StepCost(
-        flops=num_rows * (2.0 * linear * tokens + attention), bytes_moved=_BYTES * (linear + num_rows * activations)
+        flops=num_rows * (2.0 * linear * tokens + attention),
+        weight_bytes=_BYTES * linear,
+        activation_bytes=_BYTES * num_rows * activations,
     )
 
 
@@ -42,7 +44,7 @@ def context_cost(config: WanTransformerConfig, text_tokens: int, num_rows: int) 
     """Return the cost of the cross-attention keys and values of some prompts."""
     width = config.inner_dim
     weights = 2 * config.num_layers * width * width + config.text_dim * width + width * width
-    return StepCost(flops=2.0 * weights * text_tokens * num_rows, bytes_moved=_BYTES * weights)
+    return StepCost(flops=2.0 * weights * text_tokens * num_rows, weight_bytes=_BYTES * weights)
 
 
 def text_cost(config: Any, num_tokens: int) -> StepCost:
@@ -51,7 +53,7 @@ def text_cost(config: Any, num_tokens: int) -> StepCost:
     feed_forward = 3 * config.d_model * config.d_ff
     weights = config.num_layers * (attention + feed_forward)
     scores = config.num_layers * 4 * num_tokens * num_tokens * config.num_heads * config.d_kv
-    return StepCost(flops=2.0 * weights * num_tokens + scores, bytes_moved=_BYTES * weights)
+    return StepCost(flops=2.0 * weights * num_tokens + scores, weight_bytes=_BYTES * weights)
 
 
 def vision_cost(config: Any) -> StepCost:
@@ -59,7 +61,7 @@ def vision_cost(config: Any) -> StepCost:
     tokens = (config.image_size // config.patch_size) ** 2 + 1
     weights = config.num_hidden_layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size)
     scores = config.num_hidden_layers * 4 * tokens * tokens * config.hidden_size
-    return StepCost(flops=2.0 * weights * tokens + scores, bytes_moved=_BYTES * weights)
+    return StepCost(flops=2.0 * weights * tokens + scores, weight_bytes=_BYTES * weights)
 
 
 def vae_cost(config: Any, shape: Mapping[str, int]) -> StepCost:
@@ -71,4 +73,4 @@ def vae_cost(config: Any, shape: Mapping[str, int]) -> StepCost:
     """
     voxels = shape["frames"] * shape["rows"] * shape["columns"] / config.patch_edge**2
     kernels = 27.0 * config.base_dim**2 * 2 * (config.num_res_blocks + 1) * len(config.dim_mult)
-    return StepCost(flops=2.0 * kernels * voxels, bytes_moved=_BYTES * voxels * config.base_dim * 8)
+    return StepCost(flops=2.0 * kernels * voxels, activation_bytes=_BYTES * voxels * config.base_dim * 8)

@@ -1,0 +1,1 @@
+"""Caches: keys that hold all that a content depends on, and pools with a budget for each class of block."""
