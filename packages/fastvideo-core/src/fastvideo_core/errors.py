@@ -15,6 +15,7 @@
     │   ├── UnsafeFormatError      pickle files and other formats that run code when read
     │   └── DownloadError          the hub did not give the files: offline, gated, or absent
     ├── ResourceError              the machine cannot do it: memory, disk, device
+    │   └── QueueFullError         too many requests wait; says when to come back
     ├── ExecutionError             a step failed while a request ran
     │   ├── NonFiniteError         NaN or infinity in a step's result
     │   └── CancelledError         the request was cancelled
@@ -139,6 +140,19 @@ class DownloadError(CheckpointError):
 
 class ResourceError(FastVideoError):
     """The machine cannot do it: memory, disk or device."""
+
+
+class QueueFullError(ResourceError):
+    """Too many requests wait.
+
+    Args:
+        message: What is full, in one line.
+        retry_after_s: Seconds after which a place is expected to be free.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class ExecutionError(FastVideoError):

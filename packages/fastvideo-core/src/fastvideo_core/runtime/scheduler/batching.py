@@ -1,0 +1,73 @@
+"""Which ready steps share the next call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from fastvideo_core.runtime.scheduler.base import Batch, ReadyStep
+from fastvideo_core.runtime.scheduler.ordering import most_urgent
+
+__all__ = ["CanBatch", "Predict", "choose_batch"]
+
+Predict = Callable[[ReadyStep, int], float]
+"""Predicted seconds of one call of a step with others like it, from the step and the size of the batch."""
+
+CanBatch = Callable[[ReadyStep, ReadyStep], bool]
+"""Whether two steps of one group, unequal ones, may share a call."""
+
+
+def choose_batch(
+    ready: Collection[ReadyStep],
+    now: float,
+    *,
+    predict: Predict,
+    free_bytes: int | None = None,
+    max_batch: int = 32,
+    can_batch: CanBatch | None = None,
+) -> Batch:
+    """Return the most urgent step with all that may and should share its call.
+
+    Args:
+        ready: At least one step.
+        now: The time.
+        predict: Predicted seconds of a call.
+        free_bytes: Bytes that a call may take; None sets no limit. A single step always runs: its job was admitted
+            with it.
+        max_batch: Most steps in a call.
+        can_batch: Whether unequal steps of a group go together.
+    """
+    head = most_urgent(ready, now)
+    group, size = head.group, min(head.max_batch, max_batch)
+    if size == 1 or len(ready) == 1:
+        return Batch((head,), predict(head, 1), head.peak_bytes)
+    mates = [step for step in ready if step.group == group and step is not head]
+    if can_batch is not None:
+        mates = [step for step in mates if can_batch(head, step)]
+    if len(mates) >= size:
+        mates.sort(key=lambda step: step.job.order)
+        del mates[size - 1 :]
+    size = _affordable(head, mates, now, predict, free_bytes)
+    steps = (head, *mates[: size - 1])
+    return Batch(steps, predict(head, size), sum(step.peak_bytes for step in steps))
+
+
+def _affordable(
+    head: ReadyStep, mates: Sequence[ReadyStep], now: float, predict: Predict, free_bytes: int | None
+) -> int:
+    """Return how many steps may share the call, within memory and the slack of the most urgent one's deadline."""
+    size = 1 + len(mates)
+    if free_bytes is not None:
+        used, size = head.peak_bytes, 1
+        for mate in mates:
+            used += mate.peak_bytes
+            if used > free_bytes:
+                break
+            size += 1
+    job = head.job
+    if job.deadline_at is None or job.is_given_up or job.remaining_s <= 0:
+        return size
+    # As if all its steps were stretched as this one: it must still be there in time.
+    most_s = predict(head, 1) * (job.deadline_at - now) / job.remaining_s
+    while size > 1 and predict(head, size) > most_s:
+        size = size // 2 if size > 8 else size - 1
+    return size

@@ -1,0 +1,222 @@
+"""The scheduler's state, and the events that change it: what a request does, and what a worker does.
+
+Every method takes the time. The decisions themselves are the pure functions of the modules beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastvideo_core.errors import InputError
+from fastvideo_core.runtime.scheduler.admission import Holdings, check_can_ever_fit, check_queue, choose_starts
+from fastvideo_core.runtime.scheduler.base import Batch, Job, Limits, ReadyStep, SchedulerConfig, WorkerSlot
+from fastvideo_core.runtime.scheduler.batching import CanBatch, Predict, choose_batch
+from fastvideo_core.runtime.scheduler.log import DecisionLog
+from fastvideo_core.runtime.scheduler.ordering import order_of, unreachable_deadlines
+from fastvideo_core.runtime.scheduler.placement import choose_transfers, choose_worker, steps_for
+
+__all__ = ["Scheduler"]
+
+REPLAN_S = 0.25
+"""How old the verdict on deadlines may become while no job comes or goes."""
+
+SPEED_DECAY = 0.9
+
+
+class Scheduler:
+    """Decides which jobs start, and which steps run next on which worker.
+
+    Args:
+        config: Settings.
+        limits: What the pool has for all requests together.
+        predict: Predicted seconds of a call.
+        workers: Workers; one that takes everything by default.
+        can_batch: Whether unequal steps of a group may share a call; None if groups hold equal ones only.
+        log: Where events and decisions are written for a replay; None keeps none.
+
+    Attributes:
+        queued: Jobs that wait for their start, by id.
+        running: Jobs that have started, by id.
+        ready: Steps that can run now.
+        speed: Predicted seconds, as if each step ran alone, that a worker works off in one second.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        limits: Limits,
+        predict: Predict,
+        *,
+        workers: Sequence[WorkerSlot] = (),
+        can_batch: CanBatch | None = None,
+        log: DecisionLog | None = None,
+    ) -> None:
+        self.config = config
+        self.limits = replace(limits, num_workers=max(1, len(workers)))
+        self.queued: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
+        self.ready: dict[ReadyStep, None] = {}
+        self.transfers: dict[ReadyStep, None] = {}
+        self.workers = [replace(worker) for worker in workers] or [WorkerSlot()]
+        self.speed = 1.0
+        self._in_flight: dict[int, Batch] = {}
+        self._transfer_bytes = 0
+        self._predict = predict if log is None else log.recording(predict)
+        self._can_batch = can_batch if log is None or can_batch is None else log.recording(can_batch)
+        self._log = log
+        self._num_jobs = 0
+        self._num_steps = 0
+        self._num_due = 0
+        self._replan_at = 0.0
+        self._held_bytes = 0
+
+    def submit(self, job: Job, now: float) -> None:
+        """Take a job into the queue.
+
+        Raises:
+            InputError: A job of this id is known.
+            ResourceError: It could never run.
+            QueueFullError: Too many wait.
+        """
+        if job.job_id in self.queued or job.job_id in self.running:
+            raise InputError("a request of this id is running", field="request_id", value=job.job_id)
+        check_can_ever_fit(job, self.limits)
+        check_queue(tuple(self.queued.values()), tuple(self.running.values()), self.config)
+        job.sequence = self._num_jobs
+        self._num_jobs += 1
+        if job.deadline_at is None and job.latency_class.deadline_s is not None:
+            job.deadline_at = job.accepted_at + job.latency_class.deadline_s
+        job.order = order_of(job)
+        self.queued[job.job_id] = job
+        if job.deadline_at is not None:
+            self._num_due += 1
+            self._replan_at = now
+        if self._log is not None:
+            self._log.submitted(job, now)
+
+    def start_jobs(self, now: float) -> list[Job]:
+        """Return the jobs that start now; from here on they hold what they asked for."""
+        if not self.queued:
+            return []
+        if self._replan_at <= now and self._num_due:
+            self._replan(now)
+        starts = choose_starts(tuple(self.queued.values()), tuple(self.running.values()), self.limits, self.config, now)
+        for job in starts:
+            self.running[job.job_id] = self.queued.pop(job.job_id)
+        if starts:
+            self._held_bytes = Holdings.of(self.running.values()).resident_bytes
+        if self._log is not None:
+            self._log.decided("start", now, [job.job_id for job in starts])
+        return starts
+
+    def offer(self, step: ReadyStep, now: float) -> None:
+        """Take a step of a started job that can run now."""
+        step.step_id = self._num_steps
+        self._num_steps += 1
+        self.ready[step] = None
+        if self._log is not None:
+            self._log.offered("offer", step, now)
+
+    def offer_transfer(self, step: ReadyStep, now: float) -> None:
+        """Take a transfer that can run now."""
+        step.step_id = self._num_steps
+        self._num_steps += 1
+        self.transfers[step] = None
+        if self._log is not None:
+            self._log.offered("offer_transfer", step, now)
+
+    def next_batch(self, now: float) -> Batch | None:
+        """Return what an idle worker runs next, and note that it does; None if nothing can run."""
+        if not self.ready:
+            return None
+        if self._replan_at <= now and self._num_due:
+            self._replan(now)
+        for index in choose_worker(self.workers):
+            ready = steps_for(index, self.workers, self.ready, self.config.jumbo_s)
+            if ready:
+                return self._dispatch(index, ready, now)
+        return None
+
+    def next_transfers(self, now: float) -> list[ReadyStep]:
+        """Return the transfers that start now, and note that they do."""
+        if not self.transfers:
+            return []
+        starts = choose_transfers(self.transfers, self._transfer_bytes, self.limits.transfer_bytes)
+        for step in starts:
+            del self.transfers[step]
+            self._transfer_bytes += step.transfer_bytes
+        if self._log is not None:
+            self._log.decided("transfer", now, [step.step_id for step in starts])
+        return starts
+
+    def finished(self, worker: int, now: float, seconds: float) -> None:
+        """Note that a worker has ended its call, which took so many seconds."""
+        batch = self._in_flight.pop(worker)
+        self.workers[worker].is_idle = True
+        alone_s = 0.0
+        for step in batch.steps:
+            alone_s += step.seconds
+            step.job.remaining_s = max(0.0, step.job.remaining_s - step.seconds)
+        if seconds > 0 and alone_s > 0:
+            self.speed += (1 - SPEED_DECAY) * (min(max(alone_s / seconds, 0.1), 10.0) - self.speed)
+        if self._log is not None:
+            self._log.ended("finished", now, worker, seconds)
+
+    def finished_transfer(self, step: ReadyStep, now: float) -> None:
+        """Note that a transfer has ended."""
+        self._transfer_bytes -= step.transfer_bytes
+        if self._log is not None:
+            self._log.ended("finished_transfer", now, step.transfer_bytes, 0.0)
+
+    def withdraw(self, job_id: str, now: float) -> None:
+        """Forget a job, however it has ended: its steps, its place, and what it held; unknown ones are no trouble."""
+        job = self.queued.pop(job_id, None) or self.running.pop(job_id, None)
+        if job is None:
+            return
+        for steps in (self.ready, self.transfers):
+            for step in [step for step in steps if step.job is job]:
+                del steps[step]
+        self._held_bytes = Holdings.of(self.running.values()).resident_bytes
+        if job.deadline_at is not None:
+            self._num_due -= 1
+            self._replan_at = now
+        if self._log is not None:
+            self._log.withdrawn(job_id, now)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no worker has anything to do."""
+        return not self._in_flight
+
+    def _dispatch(self, index: int, ready: Any, now: float) -> Batch:
+        limit = self.limits.memory_bytes
+        batch = choose_batch(
+            ready,
+            now,
+            predict=self._predict,
+            free_bytes=None if limit is None else (limit - self._held_bytes) // len(self.workers),
+            max_batch=self.config.max_batch,
+            can_batch=self._can_batch,
+        )
+        if index:
+            batch = replace(batch, worker=index)
+        for step in batch.steps:
+            del self.ready[step]
+        self._in_flight[index] = batch
+        self.workers[index].is_idle = False
+        if self._log is not None:
+            self._log.decided("batch", now, [index, [step.step_id for step in batch.steps]])
+        return batch
+
+    def _replan(self, now: float) -> None:
+        """Look anew at which deadlines can be kept."""
+        self._replan_at = now + REPLAN_S
+        jobs = [*self.queued.values(), *self.running.values()]
+        given_up = unreachable_deadlines(jobs, now, speed=self.speed, num_workers=len(self.workers))
+        for job in jobs:
+            is_given_up = job.job_id in given_up
+            if is_given_up != job.is_given_up:
+                job.is_given_up = is_given_up
+                job.order = order_of(job)

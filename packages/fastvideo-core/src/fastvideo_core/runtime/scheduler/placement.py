@@ -1,0 +1,54 @@
+"""Where the next call runs, and which transfers start beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from fastvideo_core.runtime.scheduler.base import CostClass, ReadyStep, WorkerSlot
+
+__all__ = ["choose_transfers", "choose_worker", "cost_class", "steps_for"]
+
+_ALL: frozenset[CostClass] = frozenset({"small", "jumbo"})
+
+
+def cost_class(seconds: float, jumbo_s: float) -> CostClass:
+    """Return the cost class of a step that is predicted to take that long."""
+    return "jumbo" if seconds > jumbo_s else "small"
+
+
+def steps_for(
+    index: int, workers: Sequence[WorkerSlot], ready: Collection[ReadyStep], jumbo_s: float
+) -> Collection[ReadyStep]:
+    """Return the ready steps that a worker may take: of its pool and cost classes, and not bound to another worker."""
+    worker = workers[index]
+    if len(workers) == 1 and worker.cost_classes == _ALL:
+        return ready
+    own = str(index)
+    return [
+        step
+        for step in ready
+        if step.pool == worker.pool
+        and cost_class(step.seconds, jumbo_s) in worker.cost_classes
+        and step.affinity in ("", own)
+    ]
+
+
+def choose_worker(workers: Iterable[WorkerSlot]) -> list[int]:
+    """Return the idle workers, the choosiest first, so that the others stay free for what only they take."""
+    idle = [(len(worker.cost_classes), index) for index, worker in enumerate(workers) if worker.is_idle]
+    return [index for _, index in sorted(idle)]
+
+
+def choose_transfers(waiting: Iterable[ReadyStep], in_flight_bytes: int, limit_bytes: int) -> list[ReadyStep]:
+    """Return the transfers that start now, most urgent first; they share the link, not the device.
+
+    One that is larger than the whole limit goes alone. The first that does not fit holds back those behind it: a link
+    that is always given to the small ones would never carry a large one.
+    """
+    starts: list[ReadyStep] = []
+    for step in sorted(waiting, key=lambda one: one.job.order):
+        if in_flight_bytes + step.transfer_bytes > limit_bytes and in_flight_bytes > 0:
+            break
+        in_flight_bytes += step.transfer_bytes
+        starts.append(step)
+    return starts
