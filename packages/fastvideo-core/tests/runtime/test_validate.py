@@ -62,6 +62,8 @@ def test_a_good_card_has_none(card):
         ("result_schema", f"{HERE}:Nothing", "card.loops.decode.result_schema names"),
         ("can_batch", f"{HERE}:Nothing", "card.loops.decode.can_batch names"),
         ("state_schema", f"{HERE}:Nothing", "card.loops.decode.state_schema names"),
+        ("outputs_schema", f"{HERE}:Nothing", "card.loops.decode.outputs_schema names"),
+        ("estimate", f"{HERE}:Nothing", "card.loops.decode.estimate names"),
     ],
 )
 def test_a_name_that_leads_nowhere(loop_field, ref, text, card, names):
@@ -97,6 +99,27 @@ def test_a_state_that_is_none(state, text, card, names):
     (problem,) = card_problems(with_loop(card, "decode", state_schema=f"{HERE}:State"))
     assert problem.startswith("loop decode: state_schema")
     assert text in problem
+
+
+@dataclasses.dataclass(slots=True)
+class OtherOutputs:
+    """What another loop hands on."""
+
+    latents: int
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (OtherOutputs, "has fields latents; its outputs are frames"),
+        (Loose, "is no dataclass with slots"),
+        (7, "is no dataclass with slots"),
+    ],
+)
+def test_a_schema_of_outputs_that_does_not_fit(schema, text, card, names):
+    names.Outputs = schema
+    (problem,) = card_problems(with_loop(card, "decode", outputs_schema=f"{HERE}:Outputs"))
+    assert problem == f"loop decode: outputs_schema '{HERE}:Outputs' {text}"
 
 
 def test_a_step_that_cannot_be_called(card, names):

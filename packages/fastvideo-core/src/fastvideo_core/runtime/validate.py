@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, object_refs, resolve_ref
 from fastvideo_core.errors import FastVideoError, describe_failure
@@ -59,9 +60,22 @@ def _loop_problems(loop: LoopSpec, broken: dict[str, str]) -> Iterator[str]:
             yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} is no dataclass derived from LoopState"
         elif "__slots__" not in vars(state):
             yield f"loop {loop.loop_id}: state_schema {loop.state_schema!r} has no slots, so it could hold hidden state"
-    for ref in (loop.loop, loop.step, loop.step_cost_model, loop.check):
+    if loop.outputs_schema is not None and loop.outputs_schema not in broken:
+        yield from _outputs_problems(loop, resolve_ref(loop.outputs_schema))
+    for ref in (loop.loop, loop.step, loop.step_cost_model, loop.check, loop.estimate):
         if ref is not None and ref not in broken and not callable(resolve_ref(ref)):
             yield f"loop {loop.loop_id}: {ref!r} cannot be called"
+
+
+def _outputs_problems(loop: LoopSpec, schema: Any) -> Iterator[str]:
+    if not (isinstance(schema, type) and dataclasses.is_dataclass(schema) and "__slots__" in vars(schema)):
+        yield f"loop {loop.loop_id}: outputs_schema {loop.outputs_schema!r} is no dataclass with slots"
+        return
+    names = {field.name for field in dataclasses.fields(schema)}
+    if names != set(loop.outputs):
+        fields, outputs = ", ".join(sorted(names)) or "none", ", ".join(sorted(loop.outputs)) or "none"
+        place = f"loop {loop.loop_id}: outputs_schema {loop.outputs_schema!r}"
+        yield f"{place} has fields {fields}; its outputs are {outputs}"
 
 
 def _task_problems(card: ModelCard, task: TaskSpec) -> Iterator[str]:

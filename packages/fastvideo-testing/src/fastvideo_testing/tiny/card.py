@@ -116,6 +116,7 @@ def _loop(name: str, prefix: str, **fields: Any) -> LoopSpec:
         state_schema=f"{module}:{prefix}State",
         step_schema=f"{module}:{prefix}Payload",
         result_schema=f"{module}:{prefix}Values",
+        outputs_schema=f"{module}:{prefix}Outputs",
         step_cost_model=f"{_HERE}.plans:plan_cost",
         **fields,
     )

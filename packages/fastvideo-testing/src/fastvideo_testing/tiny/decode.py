@@ -24,7 +24,7 @@ from fastvideo_testing.tiny.plans import make_plan
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["DecodeLoop", "DecodePayload", "DecodeState", "DecodeValues", "run_step"]
+__all__ = ["DecodeLoop", "DecodeOutputs", "DecodePayload", "DecodeState", "DecodeValues", "run_step"]
 
 STREAM = "video"
 
@@ -75,6 +75,13 @@ class DecodeValues:
 
     frames_FYXP: torch.Tensor
     before_1CHW: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOutputs:
+    """What the loop hands on: decoded frames, in chunks of a step each."""
+
+    frames: tuple[torch.Tensor, ...]
 
 
 class DecodeLoop:

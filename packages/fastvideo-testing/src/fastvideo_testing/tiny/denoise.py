@@ -22,7 +22,15 @@ from fastvideo_testing.tiny.plans import make_plan
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["DenoiseLoop", "DenoisePayload", "DenoiseState", "DenoiseValues", "run_step", "shifted_sigmas"]
+__all__ = [
+    "DenoiseLoop",
+    "DenoiseOutputs",
+    "DenoisePayload",
+    "DenoiseState",
+    "DenoiseValues",
+    "run_step",
+    "shifted_sigmas",
+]
 
 
 @dataclass(slots=True)
@@ -82,6 +90,13 @@ class DenoiseValues:
     """The sample after a step."""
 
     latents_1CTHW: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiseOutputs:
+    """What the loop hands on: the last sample."""
+
+    latents: torch.Tensor
 
 
 class DenoiseLoop:

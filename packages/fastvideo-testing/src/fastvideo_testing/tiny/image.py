@@ -24,7 +24,7 @@ from fastvideo_testing.tiny.plans import make_plan
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["ImageLoop", "ImagePayload", "ImageState", "ImageValues", "run_step"]
+__all__ = ["ImageLoop", "ImageOutputs", "ImagePayload", "ImageState", "ImageValues", "run_step"]
 
 
 @dataclass(slots=True)
@@ -54,6 +54,13 @@ class ImageValues:
     """A latent frame."""
 
     condition_1CHW: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOutputs:
+    """What the loop hands on: the first latent frame."""
+
+    condition: torch.Tensor
 
 
 class ImageLoop:

@@ -23,7 +23,7 @@ from fastvideo_testing.tiny.plans import make_plan
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["TextLoop", "TextPayload", "TextState", "TextValues", "check_prompts", "run_step"]
+__all__ = ["TextLoop", "TextOutputs", "TextPayload", "TextState", "TextValues", "check_prompts", "run_step"]
 
 MAX_TOKENS = 128
 
@@ -55,6 +55,13 @@ class TextValues:
     """One encoded prompt."""
 
     embeds_1E: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutputs:
+    """What the loop hands on: encoded prompts."""
+
+    embeds: tuple[torch.Tensor, ...]
 
 
 class TextLoop:

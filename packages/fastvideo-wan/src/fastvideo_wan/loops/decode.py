@@ -34,7 +34,7 @@ from fastvideo_wan.models.vae_cache import FeatureCache
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["DecodeLoop", "DecodePayload", "DecodeState", "DecodeValues", "run_step"]
+__all__ = ["DecodeLoop", "DecodeOutputs", "DecodePayload", "DecodeState", "DecodeValues", "run_step"]
 
 STREAM = "video"
 
@@ -97,6 +97,13 @@ class DecodeValues:
 
     frames_FYXP: torch.Tensor
     cache: FeatureCache
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOutputs:
+    """What the loop hands on: frames in chunks of a step each, uint8 (F, Y, X, P)."""
+
+    frames: tuple[torch.Tensor, ...]
 
 
 class DecodeLoop:

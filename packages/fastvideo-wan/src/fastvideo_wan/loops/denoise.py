@@ -33,7 +33,15 @@ from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.text import EncodedText
 from fastvideo_wan.models.context import TextContext
 
-__all__ = ["ContextPayload", "ContextValues", "DenoiseLoop", "DenoisePayload", "DenoiseState", "DenoiseValues"]
+__all__ = [
+    "ContextPayload",
+    "ContextValues",
+    "DenoiseLoop",
+    "DenoiseOutputs",
+    "DenoisePayload",
+    "DenoiseState",
+    "DenoiseValues",
+]
 
 Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
 Experts = SingleExpert | TimestepExperts | StepIndexExperts
@@ -156,6 +164,13 @@ class DenoiseValues:
 
     latents_1CTHW: torch.Tensor
     sampler: SamplerState
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiseOutputs:
+    """What the loop hands on: the clean latents, float32 (1, C, T, H, W)."""
+
+    latents: torch.Tensor
 
 
 class DenoiseLoop:

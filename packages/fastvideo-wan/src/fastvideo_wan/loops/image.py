@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Condition",
     "ConditionEncodeLoop",
+    "ConditionOutputs",
     "ConditionPayload",
     "ConditionState",
     "ConditionValues",
     "ImageEncodeLoop",
+    "ImageOutputs",
     "ImagePayload",
     "ImageState",
     "ImageValues",
@@ -116,6 +118,13 @@ class ConditionValues:
 
     features_1CTHW: torch.Tensor
     cache: FeatureCache
+    condition: Condition | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionOutputs:
+    """What the loop hands on."""
+
     condition: Condition | None
 
 
@@ -261,6 +270,13 @@ class ImageValues:
     """The image's tokens."""
 
     embeds_1ME: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOutputs:
+    """What the loop hands on: the image's tokens, (1, M, E)."""
+
+    embeds: torch.Tensor | None
 
 
 class ImageEncodeLoop:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EncodedText",
     "TextEncodeLoop",
+    "TextOutputs",
     "TextPayload",
     "TextRow",
     "TextState",
@@ -103,6 +104,13 @@ class TextValues:
     """An encoded prompt."""
 
     row: TextRow
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutputs:
+    """What the loop hands on."""
+
+    embeds: EncodedText
 
 
 class TextEncodeLoop:
