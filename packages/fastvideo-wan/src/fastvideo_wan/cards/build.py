@@ -148,6 +148,7 @@ def _text_loop(options: dict[str, Any]) -> LoopSpec:
         components=("tokenizer", "text_encoder"),
         check=f"{module}:check_prompts",
         outputs=("embeds",),
+        outputs_schema=f"{module}:TextOutputs",
         options=options,
     )
 
@@ -172,6 +173,7 @@ def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
         step_cost_model=_COST,
         components=(*experts, "vae"),
         outputs=("latents",),
+        outputs_schema=f"{module}:DenoiseOutputs",
         is_generative=True,
         pinned=pinned,
         options={**options, "sampler_options": {**facts.sampler_options, **few_steps}},
@@ -192,6 +194,7 @@ def _decode_loop() -> LoopSpec:
         step_cost_model=_COST,
         components=("vae",),
         outputs=("frames",),
+        outputs_schema=f"{module}:DecodeOutputs",
         options={"max_step_pixels": _MAX_STEP_PIXELS},
         cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
     )
@@ -209,6 +212,7 @@ def _condition_loop(facts: WanFacts) -> LoopSpec:
         step_cost_model=_COST,
         components=("vae",),
         outputs=("condition",),
+        outputs_schema=f"{module}:ConditionOutputs",
         options={"is_blended": facts.conditioning == "first_frame"},
         cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
     )
@@ -226,6 +230,7 @@ def _vision_loop() -> LoopSpec:
         step_cost_model=_COST,
         components=("image_processor", "image_encoder"),
         outputs=("embeds",),
+        outputs_schema=f"{module}:ImageOutputs",
     )
 
 
