@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastvideo_core.request.media.staging import Staging
+from fastvideo_core.request.media.staging import Staging, replace_file
 
 
 def stage(staging, name, text):
@@ -105,3 +105,25 @@ def test_other_link_errors_are_not_hidden(tmp_path, monkeypatch):
     with Staging(tmp_path) as staging, pytest.raises(OSError, match="full"):
         staging.publish({stage(staging, "a", "A"): tmp_path / "out"})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_replacing_a_file_leaves_the_new_content_alone(tmp_path):
+    path = tmp_path / "new" / "state.json"
+    replace_file(path, b"one")
+    replace_file(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_replacement_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    replace_file(path, b"one")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]

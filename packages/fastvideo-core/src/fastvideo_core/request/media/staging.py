@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Staging"]
+__all__ = ["Staging", "replace_file"]
 
 _PREFIX = ".fastvideo-"
 _SUFFIX = ".part"
@@ -87,6 +87,33 @@ class Staging:
             # Somebody else may use it by now.
             with suppress(OSError):
                 folder.rmdir()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Give a file new content, whole or not at all, in place of what was there.
+
+    For files that one program keeps up to date, such as states; a result that a person gets is published instead.
+
+    Args:
+        path: The file; its folder is made if missing.
+        data: The content.
+
+    Raises:
+        OSError: It cannot be written; the old content is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
+    staged = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def _sync(path: Path, flags: int) -> None:
