@@ -23,9 +23,8 @@ _Array = npt.NDArray[np.float64]
 _HUBER = 0.2
 # Each step of the fit is held back as if by this many anchors that want no change.
 _PULL = 0.02
-_NUM_STEPS = 8
-# A coefficient that a step would make zero may rise again in the next.
-_SLOWEST_FALL = 0.1
+# A coefficient that a step would make zero starts the next at this share of what it was, so that it may rise again.
+_REVIVED = 0.1
 _SMALLEST = (1e-7, 1e-8, 1e-17, 1e-15)
 
 
@@ -117,14 +116,16 @@ def fit_line(anchors: Sequence[Anchor], prior: CostLine) -> CostLine:
     start = np.maximum(np.array(prior), np.array(_SMALLEST))
     start *= _weighted_median(seconds / (sizes @ start), weights)
     rows = sizes / seconds[:, None]
-    line = _solve(rows, weights, start)
+    line = _solve(rows, weights, start, num_steps=5)
     for _ in range(2):
         residuals = np.abs(rows @ line - 1.0)
-        line = _solve(rows, weights / np.maximum(1.0, residuals / _HUBER), start)
-    return CostLine(*(float(value) for value in line))
+        line = _solve(
+            rows, weights / np.maximum(1.0, residuals / _HUBER), np.maximum(line, _REVIVED * start), num_steps=2
+        )
+    return CostLine(*line.tolist())
 
 
-def _solve(rows: _Array, weights: _Array, start: _Array) -> _Array:
+def _solve(rows: _Array, weights: _Array, start: _Array, *, num_steps: int) -> _Array:
     """Return coefficients of at least zero that bring `rows @ line` closest to one.
 
     By proximal steps from `start`: where the rows decide they lead to the least squares, where not they stay.
@@ -132,26 +133,24 @@ def _solve(rows: _Array, weights: _Array, start: _Array) -> _Array:
     weighted: _Array = rows * weights[:, None]
     gram: _Array = weighted.T @ rows
     target: _Array = weighted.sum(axis=0)
+    pull = np.diag(np.full(len(start), _PULL))
     centre = start
-    factors = np.ones_like(start)
-    for _ in range(_NUM_STEPS):
-        centre = centre * np.maximum(factors, _SLOWEST_FALL)
-        scaled: _Array = gram * np.outer(centre, centre) + _PULL * np.eye(len(centre))
-        factors = _solve_nonnegative(scaled, target * centre + _PULL)
+    for step in range(num_steps):
+        factors = _solve_nonnegative(gram * centre * centre[:, None] + pull, target * centre + _PULL)
+        if step < num_steps - 1:
+            centre = centre * np.maximum(factors, _REVIVED)
     return centre * factors
 
 
 def _solve_nonnegative(gram: _Array, target: _Array) -> _Array:
     """Solve a small symmetric system; unknowns that come out negative are zero, the worst first."""
+    solved: npt.NDArray[np.floating[Any]] = np.linalg.solve(gram, target)
+    free = np.arange(len(target))
+    while len(free) and solved.min() < 0:
+        free = np.delete(free, int(solved.argmin()))
+        solved = np.linalg.solve(gram[np.ix_(free, free)], target[free])
     solution = np.zeros_like(target)
-    free = list(range(len(target)))
-    while free:
-        solved: Any = np.linalg.solve(gram[np.ix_(free, free)], target[free])
-        worst = int(np.argmin(solved))
-        if solved[worst] >= 0:
-            solution[free] = solved
-            break
-        del free[worst]
+    solution[free] = solved
     return solution
 
 

@@ -92,6 +92,11 @@ class CostModel:
 
     def predict_conservative(self, key: BatchKey, cost: StepCost, num_plans: int = 1) -> float:
         """Return a figure that nine of ten calls stay under, as far as errors are known; arguments as of `predict`."""
+        table = self._by_key.get(key)
+        if table is not None:
+            point = table.points.get((num_plans, cost.flops, cost.weight_bytes, cost.activation_bytes))
+            if point is not None:
+                return point.mean_s * table.group.margins[Level.SEEN]
         seconds, level = self._estimate(key, cost, num_plans)
         return seconds * self._by_key[key].group.margins[level]
 
@@ -109,14 +114,21 @@ class CostModel:
         """
         if not 0.0 < seconds < math.inf:
             raise ParameterError("not a time that a call takes", field="seconds", value=seconds, allowed="above 0")
+        size = (num_plans, cost.flops, cost.weight_bytes, cost.activation_bytes)
+        table = self._by_key.get(key)
+        if table is None:
+            table = self._enter(key)
+        group, point = table.group, table.points.get(size)
+        if point is not None:
+            group.note_ratio(Level.SEEN, seconds / point.mean_s)
+            group.add(table, size, point, seconds)
+            return
         predicted, level = self._estimate(key, cost, num_plans)
-        group = self._by_key[key].group
-        is_first = group.num_seen == 0
-        point = (num_plans, cost.flops, cost.weight_bytes, cost.activation_bytes)
-        group.add(key.shape_sig.dims, point, CallSize.of(cost, num_plans), seconds)
         if predicted > 0.0:
             group.note_ratio(level, seconds / predicted)
-        if is_first or group.is_stale:
+        is_first = not group.num_points
+        group.add(table, size, group.new_point(table, key.shape_sig.dims, size, CallSize.of(cost, num_plans)), seconds)
+        if is_first:
             self._forget_guesses()
 
     def report(self) -> CostReport:
@@ -219,6 +231,7 @@ class CostModel:
 
     def _fit(self, group: Group) -> None:
         group.fit(self._start_line(group.key)[0])
+        self._forget_guesses()
 
     def _forget_guesses(self) -> None:
         """Drop predictions for kinds of work without measurements: what they stood on has changed."""
@@ -250,7 +263,6 @@ class CostModel:
                 self._fit(group)
                 for level in Level:
                     group.set_margin(level)
-        self._forget_guesses()
         return CostDocument(
             device=self.device,
             prior=self._prior if isinstance(self._prior, CostLine) else None,

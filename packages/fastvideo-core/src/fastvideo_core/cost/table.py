@@ -142,10 +142,10 @@ class ShapeTable:
         self.memo.clear()
         self._curve = None
 
-    def note(self, key: PointKey) -> None:
+    def note(self, key: PointKey, mean_s: float) -> None:
         """Say that a point has a new mean; what stands on it is kept while the mean has hardly moved."""
         known = self._anchored.get(key)
-        if known is None or abs(self.points[key].mean_s - known) > 0.01 * known:
+        if known is None or abs(mean_s - known) > 0.01 * known:
             self.forget()
 
     def curve(self) -> MonotoneMap:
@@ -194,7 +194,7 @@ class Group:
         self.is_stale = False
         self.start: tuple[CostLine, Level] | None = None
         self._since_fit = 0
-        self._order: OrderedDict[tuple[tuple[tuple[str, int], ...], PointKey], Point] = OrderedDict()
+        self._order: OrderedDict[Point, tuple[tuple[tuple[str, int], ...], PointKey]] = OrderedDict()
         self._line: CostLine | None = None
         self._curve = MonotoneMap([])
 
@@ -212,21 +212,25 @@ class Group:
 
     def restore(self, dims: tuple[tuple[str, int], ...], key: PointKey, point: Point) -> None:
         """Put a point in that was measured before."""
-        self.shape(dims).points[key] = self._order[dims, key] = point
+        self.shape(dims).points[key] = point
+        self._order[point] = (dims, key)
         self.is_stale = True
 
-    def add(self, dims: tuple[tuple[str, int], ...], key: PointKey, size: CallSize, seconds: float) -> None:
+    def new_point(self, table: ShapeTable, dims: tuple[tuple[str, int], ...], key: PointKey, size: CallSize) -> Point:
+        """Put a point in that will be measured now; the one not measured for longest may have to go."""
+        if len(self._order) >= MAX_POINTS:
+            _, (old_dims, old_key) = self._order.popitem(last=False)
+            del self.shapes[old_dims].points[old_key]
+            self.shapes[old_dims].forget()
+        table.points[key] = point = Point(size, 0.0, 0, ())
+        self._order[point] = (dims, key)
+        return point
+
+    def add(self, table: ShapeTable, key: PointKey, point: Point, seconds: float) -> None:
         """Take a measurement in."""
-        table = self.shape(dims)
-        point = table.points.get(key)
-        if point is None:
-            table.points[key] = point = Point(size, seconds, 0, ())
-            self._order[dims, key] = point
-            self._make_room()
-        else:
-            self._order.move_to_end((dims, key))
         point.add(seconds)
-        table.note(key)
+        self._order.move_to_end(point)
+        table.note(key, point.mean_s)
         self.num_seen += 1
         self._since_fit += 1
         # At first after every measurement, then ever more seldom: what is seen has its own mean anyway.
@@ -267,7 +271,7 @@ class Group:
 
     def anchors(self, max_anchors: int) -> list[Anchor]:
         """Return the points for a fit, evenly over the sizes where there are many."""
-        ordered = sorted((point.anchor() for point in self._order.values()), key=lambda anchor: anchor.size[::-1])
+        ordered = sorted((point.anchor() for point in self._order), key=lambda anchor: anchor.size[::-1])
         if len(ordered) <= max_anchors:
             return ordered
         step = (len(ordered) - 1) / (max_anchors - 1)
@@ -279,15 +283,8 @@ class Group:
 
     def entries(self) -> Iterable[tuple[tuple[tuple[str, int], ...], PointKey, Point]]:
         """Yield all points, the longest unseen first."""
-        for (dims, key), point in self._order.items():
+        for point, (dims, key) in self._order.items():
             yield dims, key, point
-
-    def _make_room(self) -> None:
-        if len(self._order) > MAX_POINTS:
-            (dims, key), _ = self._order.popitem(last=False)
-            table = self.shapes[dims]
-            del table.points[key]
-            table.forget()
 
 
 def _knot(typical: Callable[[CallSize], float], point: Point) -> tuple[float, float, float]:
