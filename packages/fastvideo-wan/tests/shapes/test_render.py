@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastvideo_wan.shapes.judge import AREA_PER_SQUARED_RADIUS
-from fastvideo_wan.shapes.render import coverage, render_clip, signed_distance, to_uint8_frames
+from fastvideo_wan.shapes.render import coverage, render_clip, render_view, signed_distance, to_uint8_frames, way
 from fastvideo_wan.shapes.scenes import SHAPES, Scene
 
 SCENE = Scene("red", "circle", "right", "black", 12.0, (20.0, 32.0), (44.0, 32.0))
@@ -48,8 +48,22 @@ def test_bytes_have_the_palettes_colours() -> None:
 
 
 def test_a_larger_frame_shows_the_same_scene_larger() -> None:
-    small, large = render_clip(SCENE, num_frames=1), render_clip(SCENE, num_frames=1, size=128)
+    small, large = render_clip(SCENE, num_frames=1), render_clip(SCENE, num_frames=1, height=128, width=128)
     halved = torch.nn.functional.avg_pool2d(large[:, 0], 2)
     assert (halved - small[:, 0]).abs().mean() < 0.002
     area = (large[0] > 0.4).sum().item()
     assert area == pytest.approx(math.pi * 24**2, rel=0.02)
+
+
+def test_a_wide_frame_shows_the_square_scene_in_its_middle() -> None:
+    square, wide = render_clip(SCENE, num_frames=5), render_clip(SCENE, num_frames=5, width=96)
+    assert wide.shape == (3, 5, 64, 96)
+    assert torch.allclose(wide[..., 16:80], square, atol=1e-6)
+    tall = render_clip(SCENE, num_frames=5, height=80, width=64)
+    assert torch.allclose(tall[:, :, 8:72], square, atol=1e-6)
+
+
+def test_a_window_is_a_part_of_the_clip() -> None:
+    clip = render_clip(SCENE, height=96, width=96)
+    view = render_view(SCENE, way(17)[3:8], scale=1.5, corner_xy=(24.0, 40.0), height=32, width=48)
+    assert torch.allclose(view, clip[:, 3:8, 40:72, 24:72], atol=1e-5)

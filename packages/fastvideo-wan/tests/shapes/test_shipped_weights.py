@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 
 from fastvideo_wan.cards.shapes import shapes_cards
+from fastvideo_wan.shapes.evaluation import ATTRIBUTES, wilson_interval
 from fastvideo_wan.shapes.judge import judge_clip
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, build_tokenizer
-from fastvideo_wan.shapes.train.evaluation import ATTRIBUTES, wilson_interval
 from fastvideo_wan.shapes.train.ship_stage import write_card
 
 FOLDER = Path(str(files("fastvideo_wan").joinpath("data", "wan-shapes")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,11 @@ from fastvideo_wan.shapes.scenes import draw_scene
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
-from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae, train_decoder
-from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, LatentsPool, draw_prompt, train_dit
+from fastvideo_wan.shapes.train.decoder_stage import cut_window, load_polished_vae, train_decoder
+from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, draw_prompt, train_dit
 from fastvideo_wan.shapes.train.latents_stage import (
     VAE_FOLDER,
+    draw_pixels,
     draw_scenes,
     encode_scenes,
     latents_path,
@@ -30,6 +31,7 @@ from fastvideo_wan.shapes.train.latents_stage import (
     write_latents,
 )
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer, tokenize
+from fastvideo_wan.shapes.train.pool import LatentsPool
 from fastvideo_wan.shapes.train.sampling import sample, shifted
 from fastvideo_wan.shapes.train.ship_stage import ship
 from fastvideo_wan.shapes.train.vae_stage import train_vae, vae_config
@@ -52,9 +54,10 @@ def test_rotated_latents_are_uncorrelated_and_decode_the_same(tiny: TrainConfig)
     torch.manual_seed(0)
     vae = WanVAE(vae_config(tiny.vae))
     scenes = draw_scenes(tiny, 2, name="test")
-    latents = encode_scenes(vae, scenes)
+    bucket = tiny.buckets[0]
+    latents = encode_scenes(vae, scenes, bucket)
     rotated = rotate_latents(vae, latents)
-    new_latents = encode_scenes(rotated, scenes)
+    new_latents = encode_scenes(rotated, scenes, bucket)
     flat = new_latents.transpose(0, 1).flatten(1).double()
     covariance = torch.cov(flat)
     assert (covariance - torch.diag(covariance.diagonal())).abs().max() < 1e-5
@@ -63,22 +66,41 @@ def test_rotated_latents_are_uncorrelated_and_decode_the_same(tiny: TrainConfig)
     assert torch.allclose(torch.tensor(rotated.config.latents_mean), flat.mean(1).float(), atol=1e-5)
 
 
-def test_files_hold_the_latents_of_the_scenes_that_they_name(with_latents: TrainConfig) -> None:
-    latents, scenes = read_latents(latents_path(with_latents, 1))
-    assert scenes == [replace(s, start_xy=list(s.start_xy), end_xy=list(s.end_xy)) for s in scenes]
+@pytest.mark.parametrize(("number", "shape"), [(0, (2, 4, 5, 8, 8)), (1, (2, 4, 1, 6, 10))])
+def test_files_hold_the_latents_of_the_scenes_that_they_name(
+    with_latents: TrainConfig, number: int, shape: tuple[int, ...]
+) -> None:
+    bucket = with_latents.buckets[number]
+    latents, scenes = read_latents(latents_path(with_latents, bucket, 0))
+    assert latents.shape == shape
+    drawn = draw_scenes(with_latents, 2, name=f"{bucket.name}/0")
+    assert [asdict(scene) for scene in scenes] == [json.loads(json.dumps(asdict(scene))) for scene in drawn]
     vae = load_vae(with_latents.folder / VAE_FOLDER)
-    expected = vae.normalize(encode_scenes(vae, draw_scenes(with_latents, 2, name="1")))
+    expected = vae.normalize(encode_scenes(vae, drawn, bucket))
     assert torch.allclose(latents.float(), expected, atol=5e-3)
 
 
 def test_a_step_uses_only_the_clips_that_it_may(with_latents: TrainConfig) -> None:
-    pool = LatentsPool(with_latents)
-    pool.draw(random.Random(0), 0, 8)
-    assert len(pool.scenes) == 2
-    latents, scenes = pool.draw(random.Random(0), 1, 8)
-    assert len(pool.scenes) == 4
+    pool, bucket = LatentsPool(with_latents), with_latents.buckets[0]
+    pool.draw(random.Random(0), 0, bucket, 8)
+    assert len(pool.scenes[bucket.name]) == 2
+    latents, scenes = pool.draw(random.Random(0), 1, bucket, 8)
+    assert len(pool.scenes[bucket.name]) == 4
     assert latents.shape == (8, 4, 5, 8, 8)
     assert len(scenes) == 8
+    assert [pool.num_usable(step, with_latents.buckets[1]) for step in (0, 1, 9)] == [1, 2, 2]
+
+
+def test_windows_hold_the_object(with_latents: TrainConfig) -> None:
+    rng = random.Random(0)
+    latents, scenes = read_latents(latents_path(with_latents, with_latents.buckets[0], 0))
+    pixels = draw_pixels(scenes, with_latents.buckets[0])
+    for _ in range(10):
+        part, view = cut_window(rng, latents[0], pixels[0], 5)
+        assert part.shape == (4, 5, 5, 5) and view.shape == (3, 17, 40, 40)
+        assert (view != pixels[0][:, :1, :1, :1]).any()
+    part, view = cut_window(rng, latents[0], pixels[0], 20)
+    assert torch.equal(part, latents[0]) and torch.equal(view, pixels[0])
 
 
 def test_prompts_are_dropped_and_disturbed_as_often_as_said(tiny: TrainConfig) -> None:
@@ -101,7 +123,7 @@ def test_a_resumed_run_equals_an_unbroken_one(with_latents: TrainConfig, capsys:
     assert all(torch.equal(unbroken[name], resumed[name]) for name in unbroken)
     losses = [line.split("loss ")[1].split()[0] for line in capsys.readouterr().out.splitlines() if "dit 3/3" in line]
     assert len(losses) == 2 and losses[0] == losses[1]
-    assert (with_latents.folder / "sheets" / "000003.png").read_bytes().startswith(b"\x89PNG")
+    assert (with_latents.folder / "sheets" / "000003-17x64x64.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_padding_is_zero_and_unseen(tiny: TrainConfig) -> None:
@@ -150,9 +172,14 @@ def test_the_written_folder_loads_in_diffusers_and_has_a_card(with_latents: Trai
     folder = tmp_path / "model"
     recipe = ship(with_latents, folder, num_cases=2, notes="a test")
     assert json.loads((folder / "recipe.json").read_text(encoding="utf-8")) == recipe
-    assert recipe["figures"]["generated"]["colour"]["n"] == 2
+    figures = recipe["figures"]
+    assert figures["generated"]["colour"]["n"] == figures["generated_half_steps"]["colour"]["n"] == 2
+    assert set(figures["generated_at_other_sizes"]) == set(figures["reconstructed"]["at_other_sizes"]) == {"1x48x80"}
+    assert (with_latents.folder / "sheets" / "shipped-1x48x80.png").is_file()
     card = ModelCard.from_json((folder / "card.json").read_text(encoding="utf-8"), origin="test")
     assert card.figures["num_prompts"] == 2
+    width = card.capabilities.tasks["text_to_video"].parameters["width"]
+    assert (width.minimum, width.maximum, width.multiple_of) == (48, 96, 16)
     pipeline = diffusers.WanPipeline.from_pretrained(folder)
     latents = torch.randn(1, 4, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     moments = load_vae(folder / "vae").encode(torch.zeros(1, 3, 5, 64, 64))

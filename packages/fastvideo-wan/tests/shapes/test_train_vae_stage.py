@@ -8,9 +8,18 @@ import pytest
 import torch
 
 from fastvideo_wan.models.vae import WanVAE
+from fastvideo_wan.shapes.scenes import draw_scene
 from fastvideo_wan.shapes.train.checkpoint import load_average
-from fastvideo_wan.shapes.train.config import TrainConfig
-from fastvideo_wan.shapes.train.vae_stage import CHECKPOINT, draw_crop, psnr, train_vae, vae_config, vae_loss
+from fastvideo_wan.shapes.train.config import Bucket, TrainConfig
+from fastvideo_wan.shapes.train.vae_stage import (
+    CHECKPOINT,
+    _draw_corner,
+    draw_window,
+    psnr,
+    train_vae,
+    vae_config,
+    vae_loss,
+)
 from fastvideo_wan.shapes.train.workers import Worker
 
 
@@ -20,11 +29,22 @@ def with_steps(config: TrainConfig, num_steps: int) -> TrainConfig:
     return config.model_copy(update={"vae": config.vae.model_copy(update={"schedule": schedule})})
 
 
-def test_most_crops_see_an_edge(tiny: TrainConfig) -> None:
+def test_most_windows_see_an_edge(tiny: TrainConfig) -> None:
     rng = random.Random(0)
-    crops = [draw_crop(rng, tiny.vae, num_frames=5, size=32) for _ in range(40)]
-    assert all(crop.shape == (3, 5, 32, 32) and crop.abs().max() <= 1 for crop in crops)
-    assert sum((crop - crop[:, :, :1, :1]).abs().max() > 0.1 for crop in crops) > 24
+    window = Bucket(num_frames=5, height=32, width=48, batch_size=1)
+    clips = [draw_window(rng, tiny.vae, window) for _ in range(40)]
+    assert all(clip.shape == (3, 5, 32, 48) and clip.abs().max() <= 1 for clip in clips)
+    assert sum((clip - clip[:, :, :1, :1]).abs().max() > 0.1 for clip in clips) > 24
+
+
+def test_windows_lie_in_the_frame_or_around_it(tiny: TrainConfig) -> None:
+    rng = random.Random(0)
+    scene = draw_scene(rng)
+    for when in (None, 0.5):
+        inside = [_draw_corner(rng, scene, 1.5, (32, 48), when) for _ in range(50)]
+        assert all(0 <= x <= 64 and 0 <= y <= 48 for x, y in inside)
+        around = [_draw_corner(rng, scene, 0.75, (64, 96), when) for _ in range(50)]
+        assert all(-16 <= x <= 0 and -48 <= y <= 0 for x, y in around)
 
 
 def test_the_loss_weighs_the_object_more(tiny: TrainConfig) -> None:

@@ -292,8 +292,8 @@ def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
 
 def _size(facts: WanFacts, default: int, description: str) -> ParameterSpec:
     return ParameterSpec(
-        type="integer", default=default, minimum=facts.size_grid, maximum=facts.max_size, multiple_of=facts.size_grid,
-        unit="pixels", description=description,
+        type="integer", default=default, minimum=facts.min_size or facts.size_grid, maximum=facts.max_size,
+        multiple_of=facts.size_grid, unit="pixels", description=description,
     )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ class WanFacts:
         dmd_steps: Training steps of few-step weights; None for others.
         text_length: Text tokens that the transformer is given.
         max_frames: Most pixel frames.
+        min_size: Smallest height or width in pixels; None allows one token.
         max_size: Largest height or width in pixels.
         license: SPDX identifier.
         default_precision: Number format on an accelerator.
@@ -74,6 +75,7 @@ class WanFacts:
     dmd_steps: tuple[int, ...] | None = None
     text_length: int = 512
     max_frames: int = 1025
+    min_size: int | None = None
     max_size: int = 4096
     license: str = "Apache-2.0"
     default_precision: Literal["float32", "bfloat16", "float16"] = "bfloat16"

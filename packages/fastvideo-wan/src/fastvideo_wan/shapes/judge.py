@@ -26,7 +26,7 @@ MIN_CONTRAST = 0.15  # RGB distance, 0 to sqrt(3), below which nothing stands ou
 MIN_AREA = 0.01  # of the frame
 MAX_STRAY = 0.004  # part of the frame that may differ from the background away from the object
 STRAY_CONTRAST = 0.25
-MIN_TRAVEL = 0.08  # of the frame's width; less is standing still
+MIN_TRAVEL = 0.08  # of the frame's shorter side; less is standing still
 MIN_OUTLINE = 0.85  # overlap with the ideal outline, intersection over union
 MIN_LEAD = 0.02  # by which the best outline must beat the second best
 MAX_SIZE_DRIFT = 0.10
@@ -103,7 +103,7 @@ def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Verdict:
     return Verdict(
         colour=_nearest(np.median([sight.colour for sight in seen], axis=0), COLOURS, max_distance=0.3),
         shape=_majority(shapes),
-        direction=_direction(seen, frames.shape[2]) if len(seen) == len(sights) else None,
+        direction=_direction(seen, min(frames.shape[1:3])) if len(seen) == len(sights) else None,
         background=name,
         size_drift=float(np.abs(diameters / np.median(diameters) - 1).max()),
         stray=max(sight.stray for sight in seen),
@@ -198,7 +198,7 @@ def _majority(shapes: tuple[str | None, ...]) -> str | None:
     return best if shapes.count(best) >= 0.75 * len(shapes) else None
 
 
-def _direction(seen: list[_Sight], width: int) -> str | None:
+def _direction(seen: list[_Sight], side: int) -> str | None:
     """Fit a straight way through the centres; None if they stray from it by more than the least travel."""
     centres = np.array([sight.centre for sight in seen])
     if len(centres) == 1:
@@ -206,9 +206,9 @@ def _direction(seen: list[_Sight], width: int) -> str | None:
     times = np.linspace(-0.5, 0.5, len(centres))
     travel = 12 * (times[:, None] * (centres - centres.mean(0))).mean(0) * (len(centres) - 1) / (len(centres) + 1)
     deviation = np.linalg.norm(centres - centres.mean(0) - times[:, None] * travel, axis=1).max()
-    if deviation > MIN_TRAVEL * width:
+    if deviation > MIN_TRAVEL * side:
         return None
-    if np.linalg.norm(travel) < MIN_TRAVEL * width:
+    if np.linalg.norm(travel) < MIN_TRAVEL * side:
         return "still"
     return DIRECTIONS[round(math.atan2(travel[1], travel[0]) / (math.pi / 4)) % 8]
 

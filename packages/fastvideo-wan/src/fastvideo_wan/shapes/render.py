@@ -42,28 +42,55 @@ def coverage(shape: str, dx: Tensor, dy: Tensor, radius: Tensor | float) -> Tens
     return (0.5 - signed_distance(shape, dx, dy, radius)).clamp(0, 1)
 
 
-def render_clip(scene: Scene, *, num_frames: int = NUM_FRAMES, size: int = FRAME_SIZE) -> Tensor:
-    """Return the scene's frames, float32, shape (C, T, H, W), values 0 to 1.
+def render_view(
+    scene: Scene, path_T: Tensor, *, scale: float, corner_xy: tuple[float, float], height: int, width: int
+) -> Tensor:
+    """Return what a window shows of a scene, float32, shape (C, T, H, W), values 0 to 1.
 
     Args:
-        scene: What to draw; its lengths are scaled by `size / FRAME_SIZE`.
-        num_frames: Frames over which the object goes from `start_xy` to `end_xy`; one frame shows the start.
-        size: Height and width in pixels.
+        scene: What to draw.
+        path_T: Where on its way the object is in each frame, 0 for `start_xy` to 1 for `end_xy`.
+        scale: Pixels a unit of the scene's lengths.
+        corner_xy: The window's upper left corner in pixels from the scene's; may be a fraction, and outside.
+        height: Rows of the window in pixels.
+        width: Columns.
     """
-    scale = size / FRAME_SIZE
-    centres = torch.arange(size, dtype=torch.float32) + 0.5
-    path_T = torch.linspace(0, 1, num_frames) if num_frames > 1 else torch.zeros(1)
+    columns, rows = (torch.arange(n, dtype=torch.float32) + 0.5 for n in (width, height))
     x_T, y_T = (scale * (a + path_T * (b - a)) for a, b in zip(scene.start_xy, scene.end_xy, strict=True))
-    dx_THW = centres.view(1, 1, -1) - x_T.view(-1, 1, 1)
-    dy_THW = centres.view(1, -1, 1) - y_T.view(-1, 1, 1)
-    alpha_THW = coverage(scene.shape, dx_THW, dy_THW, scene.radius * scale).expand(num_frames, size, size)
+    dx_THW = columns.view(1, 1, -1) - (x_T - corner_xy[0]).view(-1, 1, 1)
+    dy_THW = rows.view(1, -1, 1) - (y_T - corner_xy[1]).view(-1, 1, 1)
+    alpha_THW = coverage(scene.shape, dx_THW, dy_THW, scene.radius * scale).expand(len(path_T), height, width)
     front_C, back_C = (torch.tensor(c) / 255 for c in (COLOURS[scene.colour], BACKGROUNDS[scene.background]))
     return back_C.view(3, 1, 1, 1) + (front_C - back_C).view(3, 1, 1, 1) * alpha_THW
 
 
-def render_clips(scenes: Sequence[Scene], *, num_frames: int = NUM_FRAMES, size: int = FRAME_SIZE) -> Tensor:
+def way(num_frames: int) -> Tensor:
+    """Return where on its way an object is in each frame of a clip; one frame shows the start."""
+    return torch.linspace(0, 1, num_frames) if num_frames > 1 else torch.zeros(1)
+
+
+def render_clip(
+    scene: Scene, *, num_frames: int = NUM_FRAMES, height: int = FRAME_SIZE, width: int = FRAME_SIZE
+) -> Tensor:
+    """Return the scene's frames, float32, shape (C, T, H, W), values 0 to 1.
+
+    Args:
+        scene: What to draw, scaled so that its square fits, and in the middle.
+        num_frames: Frames over which the object goes from `start_xy` to `end_xy`.
+        height: In pixels.
+        width: In pixels.
+    """
+    side = min(height, width)
+    corner_xy = (side - width) / 2, (side - height) / 2
+    scale = side / FRAME_SIZE
+    return render_view(scene, way(num_frames), scale=scale, corner_xy=corner_xy, height=height, width=width)
+
+
+def render_clips(
+    scenes: Sequence[Scene], *, num_frames: int = NUM_FRAMES, height: int = FRAME_SIZE, width: int = FRAME_SIZE
+) -> Tensor:
     """Return the frames of several scenes, float32, shape (N, C, T, H, W), values 0 to 1."""
-    return torch.stack([render_clip(scene, num_frames=num_frames, size=size) for scene in scenes])
+    return torch.stack([render_clip(s, num_frames=num_frames, height=height, width=width) for s in scenes])
 
 
 def to_uint8_frames(clip_CTHW: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -63,19 +65,54 @@ class Schedule(_Settings):
         return self.learning_rate * warmup * max(0.0, min(1.0, left))
 
 
+class Bucket(_Settings):
+    """One length and size of what a step sees, so that its batch is one tensor.
+
+    Attributes:
+        num_frames: Frames, 4k + 1.
+        height: Rows in pixels.
+        width: Columns in pixels.
+        batch_size: Windows or clips a step, over all processes.
+        share: How often steps draw this bucket, in proportion to the others' shares.
+        num_clips: Clips whose latents are stored; windows of the autoencoder's stage are drawn anew at every step.
+    """
+
+    num_frames: Annotated[int, Field(ge=1, le=81)] = 17
+    height: Annotated[int, Field(ge=16, le=128, multiple_of=16)] = 64
+    width: Annotated[int, Field(ge=16, le=128, multiple_of=16)] = 64
+    batch_size: Count
+    share: Annotated[float, Field(gt=0)] = 1.0
+    num_clips: Count = 256
+
+    @property
+    def name(self) -> str:
+        """What files and tables call it: frames, height and width."""
+        return f"{self.num_frames}x{self.height}x{self.width}"
+
+    @model_validator(mode="after")
+    def _frames_on_grid(self) -> Self:
+        if self.num_frames % 4 != 1:
+            raise ValueError(f"num_frames={self.num_frames} must be one more than a multiple of 4")
+        return self
+
+
+def draw_bucket(buckets: Sequence[Bucket], rng: random.Random) -> int:
+    """Return the index of one of the buckets, drawn by their shares; advances `rng`."""
+    return rng.choices(range(len(buckets)), [bucket.share for bucket in buckets])[0]
+
+
 class VaeStage(_Settings):
-    """The autoencoder: its shape, its crops and its loss.
+    """The autoencoder: its shape, the windows of clips that it sees, and its loss.
 
     Attributes:
         base_dim: Channels of the first level.
         dim_mult: Channels of each level in multiples of the base.
         latent_channels: Channels of the latents.
         ranges: Scenes that it is trained on; wider than what is shown later.
-        batch_size: Crops a step, over all processes.
-        crop_size: Height and width of a crop in pixels.
-        crop_frames: Frames of a crop, 4k + 1.
-        whole_part: Part of the steps, at the end, that see whole clips.
-        whole_batch_size: Clips a step in that part, over all processes.
+        min_scale: Smallest scale of a scene, in pixels a unit of its lengths.
+        max_scale: Largest scale.
+        clip_frames: Lengths of the clips that windows are cut from, which set how fast objects move.
+        windows: Lengths and sizes of windows.
         object_weight: Extra weight of the loss where a pixel differs from the background.
         kl_weight: Weight of the latents' divergence from the standard normal.
     """
@@ -84,37 +121,55 @@ class VaeStage(_Settings):
     dim_mult: tuple[Count, ...] = (1, 2, 2)
     latent_channels: Count = 12
     num_res_blocks: Count = 2
-    ranges: Ranges = Ranges(min_radius=9, max_radius=14, min_travel=16, max_travel=30, along_slack=4, across_slack=9)
-    batch_size: Count = 8
-    crop_size: Annotated[int, Field(ge=16, le=64, multiple_of=8)] = 32
-    crop_frames: Annotated[int, Field(ge=5, le=17)] = 9
-    whole_part: Part = 0.1
-    whole_batch_size: Count = 2
+    ranges: Ranges = Ranges(min_radius=10, max_radius=13.5, min_travel=18, max_travel=29, along_slack=4, across_slack=9)
+    min_scale: Annotated[float, Field(gt=0)] = 0.75
+    max_scale: Annotated[float, Field(gt=0)] = 1.5
+    clip_frames: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (17, 17, 33, 81)
+    windows: Annotated[tuple[Bucket, ...], Field(min_length=1)] = (
+        Bucket(num_frames=9, height=32, width=32, batch_size=8, share=10),
+        Bucket(num_frames=17, height=32, width=32, batch_size=4, share=3),
+        Bucket(num_frames=33, height=32, width=32, batch_size=2, share=1),
+        Bucket(num_frames=17, height=64, width=64, batch_size=2, share=2),
+        Bucket(num_frames=5, height=96, width=64, batch_size=2, share=1),
+        Bucket(num_frames=5, height=48, width=96, batch_size=4, share=1),
+        Bucket(num_frames=1, height=96, width=96, batch_size=8, share=1),
+        Bucket(num_frames=1, height=48, width=48, batch_size=16, share=1),
+    )
     object_weight: float = 2.0
     kl_weight: float = 3e-4
-    schedule: Schedule = Schedule(num_steps=1600, learning_rate=3e-3, decay_part=0.6)
+    schedule: Schedule = Schedule(num_steps=5000, learning_rate=3e-3, decay_part=0.5, ema_decay=0.995)
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Self:
+        if self.min_scale > self.max_scale:
+            raise ValueError(f"min_scale={self.min_scale} must not be above max_scale={self.max_scale}")
+        longest = max(window.num_frames for window in self.windows)
+        if longest > max(self.clip_frames):
+            raise ValueError(
+                f"clip_frames={self.clip_frames} must hold a length of at least {longest}, the longest window's"
+            )
+        return self
 
 
 class LatentsStage(_Settings):
-    """Clips whose latents the transformer learns from.
+    """Clips whose latents the transformer learns from; how many is said by the buckets.
 
     Attributes:
-        num_clips: How many.
         clips_per_file: Clips in one file.
         ranges: Scenes that are drawn.
     """
 
-    num_clips: Count = 16384
-    clips_per_file: Count = 128
+    clips_per_file: Count = 64
     ranges: Ranges = Ranges()
 
 
 class DecoderStage(_Settings):
-    """The decoder alone, on stored latents.
+    """The decoder alone, on the beginnings of stored latents.
 
     Attributes:
-        batch_size: Windows or clips a step, over all processes.
+        batch_size: Windows a step, over all processes.
         window_cells: Height and width of a window in latent cells, laid around the object.
+        window_frames: Latent frames of a window, at most; it opens the clip.
         whole_part: Part of the steps, at the end, that see whole frames.
         noise: Deviation of the noise on the normalised latents.
         pool_step: Step of the transformer's stage whose share of the clips is used.
@@ -122,6 +177,7 @@ class DecoderStage(_Settings):
 
     batch_size: Count = 4
     window_cells: Annotated[int, Field(ge=3, le=8)] = 5
+    window_frames: Count = 5
     whole_part: Part = 0.25
     noise: Part = 0.05
     pool_step: Annotated[int, Field(ge=0)] = 100_000
@@ -138,15 +194,15 @@ class DitStage(_Settings):
         ffn_dim: Hidden width of the feed-forward nets.
         text_dim: Width of the text encoder.
         text_layers: Its layers.
-        batch_size: Clips a step, over all processes.
         weight_decay: Decoupled decay of matrices.
         time_shift: Noise levels are s u / (1 + (s - 1) u) with uniform u and this s; the sampler's flow shift too.
         prompt_drop: Part of the prompts that are replaced by the empty one.
         unknown_part: Part of the prompts into which one or two unknown words are put.
-        clips_at_start: Clips that the first step may use; see `clips_per_step`.
-        clips_per_step: How many more clips each step may use, so that latents can be computed meanwhile.
-        eval_every: Steps between evaluations.
+        clips_at_start: Clips of the first bucket that the first step may use, and as large a part of the others'.
+        clips_per_step: How many more each step may use, so that latents can be computed meanwhile.
+        eval_every: Steps between evaluations of the first bucket.
         eval_prompts: Prompts of an evaluation.
+        eval_side_prompts: Prompts on which each evaluation looks at one other bucket, in turn.
         eval_steps: Sampling steps of an evaluation.
         guidance_scale: Guidance of an evaluation.
     """
@@ -157,7 +213,6 @@ class DitStage(_Settings):
     ffn_dim: Count = 768
     text_dim: Count = 128
     text_layers: Count = 2
-    batch_size: Count = 64
     weight_decay: Part = 0.01
     time_shift: Annotated[float, Field(ge=1)] = 5.0
     prompt_drop: Part = 0.1
@@ -166,9 +221,47 @@ class DitStage(_Settings):
     clips_per_step: Count = 8
     eval_every: Count = 250
     eval_prompts: Count = 60
+    eval_side_prompts: Annotated[int, Field(ge=0)] = 8
     eval_steps: Count = 20
     guidance_scale: Annotated[float, Field(ge=1)] = 2.5
     schedule: Schedule = Schedule(num_steps=2500, learning_rate=2e-3, num_warmup_steps=100, ema_decay=0.998)
+
+
+class Grid(_Settings):
+    """What the card of the finished model accepts; all of it should look as good as the buckets do.
+
+    Attributes:
+        max_frames: Most frames.
+        min_size: Least height and width in pixels.
+        max_size: Greatest height and width.
+    """
+
+    max_frames: Annotated[int, Field(ge=1, le=253)] = 81
+    min_size: Annotated[int, Field(ge=16, multiple_of=16)] = 48
+    max_size: Annotated[int, Field(ge=16, multiple_of=16)] = 96
+
+
+_BUCKETS = (
+    Bucket(batch_size=48, share=10, num_clips=4096),
+    Bucket(num_frames=1, batch_size=96, share=0.6),
+    Bucket(num_frames=1, height=48, width=48, batch_size=96, share=0.4),
+    Bucket(num_frames=1, height=96, width=96, batch_size=64, share=0.4),
+    Bucket(num_frames=1, height=64, width=96, batch_size=80, share=0.3),
+    Bucket(num_frames=5, batch_size=80, share=0.5),
+    Bucket(num_frames=9, batch_size=64, share=0.7),
+    Bucket(num_frames=13, height=80, width=64, batch_size=48, share=0.5),
+    Bucket(height=48, width=48, batch_size=72, share=0.7, num_clips=384),
+    Bucket(height=80, width=80, batch_size=32, share=0.6),
+    Bucket(height=96, width=96, batch_size=22, share=0.7),
+    Bucket(height=48, width=96, batch_size=44, share=0.5),
+    Bucket(height=96, width=64, batch_size=32, share=0.5),
+    Bucket(num_frames=33, batch_size=28, share=1.2, num_clips=384),
+    Bucket(num_frames=33, height=80, width=48, batch_size=28, share=0.5),
+    Bucket(num_frames=49, height=64, width=80, batch_size=14, share=0.5, num_clips=128),
+    Bucket(num_frames=81, batch_size=12, share=1.0, num_clips=192),
+    Bucket(num_frames=81, height=48, width=48, batch_size=20, share=0.4, num_clips=128),
+    Bucket(num_frames=65, height=96, width=96, batch_size=6, share=0.3, num_clips=96),
+)
 
 
 class TrainConfig(_Settings):
@@ -179,31 +272,38 @@ class TrainConfig(_Settings):
         seed: Everything drawn follows from it.
         num_processes: Single-threaded processes that share every batch; on a busy machine they do better than threads.
         device: "cpu", or "cuda" with one process.
+        buckets: Lengths and sizes of clips that latents are stored for, and that the transformer learns; the first one
+            is the card's default. Batch sizes that keep the number of tokens about the same make all steps as long.
     """
 
     folder: Path
     seed: Annotated[int, Field(ge=0)] = 1
     num_processes: Annotated[int, Field(ge=1, le=64)] = 2
     device: Annotated[str, Field(pattern="^(cpu|cuda)$")] = "cpu"
+    buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)] = _BUCKETS
     vae: VaeStage = VaeStage()
     latents: LatentsStage = LatentsStage()
     decoder: DecoderStage = DecoderStage()
     dit: DitStage = DitStage()
+    grid: Grid = Grid()
+
+    @model_validator(mode="after")
+    def _buckets_differ(self) -> Self:
+        names = [bucket.name for bucket in self.buckets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"buckets must differ in length or size; got {', '.join(names)}")
+        return self
 
     @model_validator(mode="after")
     def _batches_divide(self) -> Self:
-        for name, size in (
-            ("vae.batch_size", self.vae.batch_size),
-            ("vae.whole_batch_size", self.vae.whole_batch_size),
-            ("dit.batch_size", self.dit.batch_size),
-            ("decoder.batch_size", self.decoder.batch_size),
-        ):
+        sizes = {f"vae.windows.{i}.batch_size": window.batch_size for i, window in enumerate(self.vae.windows)}
+        sizes |= {f"buckets.{i}.batch_size": bucket.batch_size for i, bucket in enumerate(self.buckets)}
+        sizes["decoder.batch_size"] = self.decoder.batch_size
+        for name, size in sizes.items():
             if size % self.num_processes:
                 raise ValueError(f"{name}={size} must be a multiple of num_processes={self.num_processes}")
         if self.device == "cuda" and self.num_processes > 1:
             raise ValueError("num_processes must be 1 on cuda")
-        if self.vae.crop_frames % 4 != 1:
-            raise ValueError("vae.crop_frames must be one more than a multiple of 4")
         return self
 
 

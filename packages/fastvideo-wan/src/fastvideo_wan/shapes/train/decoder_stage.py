@@ -14,19 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_wan.models.vae import WanVAE
-from fastvideo_wan.shapes.render import render_clips
-from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint
-from fastvideo_wan.shapes.train.config import TrainConfig
-from fastvideo_wan.shapes.train.dit_stage import LatentsPool
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
+from fastvideo_wan.shapes.train.config import TrainConfig, draw_bucket
+from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, draw_pixels, load_vae
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
+from fastvideo_wan.shapes.train.pool import LatentsPool
 from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients, object_weight, psnr
 from fastvideo_wan.shapes.train.workers import Worker
 
 # Pixels at a window's border are decoded without what lies beyond it, so they are not counted.
 MARGIN = 4
+OBJECT_CONTRAST = 0.1  # of values from -1 to 1, in any channel
 CHECKPOINT = "decoder.safetensors"
 
 
@@ -67,11 +66,13 @@ def decoder_step(
     """Draw one batch and update the decoder; returns figures over all processes."""
     stage = config.decoder
     rng, torch_rng = worker.rng(config.seed, step), worker.torch_rng(config.seed, step)
-    latents, scenes = pool.draw(rng, stage.pool_step, stage.batch_size // worker.num_workers)
-    pixels = render_clips(scenes) * 2 - 1
+    bucket = config.buckets[draw_bucket(config.buckets, worker.shared_rng(config.seed, step))]
+    latents, scenes = pool.draw(rng, stage.pool_step, bucket, stage.batch_size // worker.num_workers)
+    latents = latents[:, :, : stage.window_frames]
+    pixels = draw_pixels(scenes, bucket)[:, :, : (latents.shape[2] - 1) * vae.config.temporal_factor + 1]
     is_whole = step >= (1 - stage.whole_part) * stage.schedule.num_steps
     if not is_whole:
-        pairs = [cut_window(rng, *item, stage.window_cells) for item in zip(latents, pixels, scenes, strict=True)]
+        pairs = [cut_window(rng, *item, stage.window_cells) for item in zip(latents, pixels, strict=True)]
         latents, pixels = (torch.stack(parts) for parts in zip(*pairs, strict=True))
     noisy = latents + stage.noise * torch.randn(latents.shape, generator=torch_rng)
     pixels = pixels.to(config.device)
@@ -86,17 +87,24 @@ def decoder_step(
     return {"loss": sums[0].item(), "psnr": psnr(sums[1].item())}
 
 
-def cut_window(
-    rng: random.Random, latents_CTHW: Tensor, pixels_CTHW: Tensor, scene: Scene, num_cells: int
-) -> tuple[Tensor, Tensor]:
-    """Return the same window of latents and pixels, near where the object is at some time; advances `rng`."""
+def cut_window(rng: random.Random, latents_CTHW: Tensor, pixels_CTHW: Tensor, num_cells: int) -> tuple[Tensor, Tensor]:
+    """Return the same window of latents and pixels, near the object as a random frame shows it; advances `rng`.
+
+    A side that has fewer cells than `num_cells` is taken whole.
+    """
     cell = pixels_CTHW.shape[-1] // latents_CTHW.shape[-1]
-    when, last = rng.random(), latents_CTHW.shape[-1] - num_cells
-    centre = [a + when * (b - a) for a, b in zip(scene.start_xy, scene.end_xy, strict=True)]
-    column, row = (min(max(round(c / cell - num_cells / 2 + rng.uniform(-2, 2)), 0), last) for c in centre)
-    latents = latents_CTHW[..., row : row + num_cells, column : column + num_cells]
-    top, left, size = row * cell, column * cell, num_cells * cell
-    return latents, pixels_CTHW[..., top : top + size, left : left + size]
+    frame = pixels_CTHW[:, rng.randrange(pixels_CTHW.shape[1])]
+    is_object = (frame - frame[:, :1, :1]).abs().amax(0) > OBJECT_CONTRAST
+    slices = []
+    for axis, length in enumerate(latents_CTHW.shape[-2:]):
+        places = is_object.any(1 - axis).nonzero().float()
+        centre = places.mean().item() / cell if len(places) else length / 2
+        first = min(max(round(centre - num_cells / 2 + rng.uniform(-2, 2)), 0), max(0, length - num_cells))
+        slices.append((first, min(num_cells, length)))
+    (row, num_rows), (column, num_columns) = slices
+    latents = latents_CTHW[..., row : row + num_rows, column : column + num_columns]
+    top, left = row * cell, column * cell
+    return latents, pixels_CTHW[..., top : top + num_rows * cell, left : left + num_columns * cell]
 
 
 def load_polished_vae(config: TrainConfig) -> WanVAE:

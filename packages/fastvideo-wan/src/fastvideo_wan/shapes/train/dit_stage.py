@@ -6,7 +6,6 @@ Shape letters: N clips, C latent channels, T latent frames, H rows, W columns.
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import torch
@@ -15,61 +14,24 @@ from torch import Tensor
 
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.shapes.captions import draw_caption
+from fastvideo_wan.shapes.evaluation import ATTRIBUTES, case_noise, held_out_cases, judge_clips
 from fastvideo_wan.shapes.scenes import Scene
+from fastvideo_wan.shapes.sheets import write_sheet
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
-from fastvideo_wan.shapes.train.config import DitStage, TrainConfig
-from fastvideo_wan.shapes.train.evaluation import ATTRIBUTES, case_noise, held_out_cases, judge_clips, write_sheet
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, latents_path, load_vae, read_latents
+from fastvideo_wan.shapes.train.config import DitStage, TrainConfig, draw_bucket
+from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
 from fastvideo_wan.shapes.train.model import ADAMW_NAMES, ShapesModel, new_tokenizer, tokenize
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
+from fastvideo_wan.shapes.train.pool import LatentsPool
 from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.sampling import sample, shifted
-from fastvideo_wan.shapes.train.vae_stage import apply_gradients
+from fastvideo_wan.shapes.train.vae_stage import apply_gradients, latent_shape
 from fastvideo_wan.shapes.train.workers import Worker
 
 CHECKPOINT = "dit.safetensors"
 SHEETS_FOLDER = "sheets"
-POLL_S = 2.0
 DECODE_BATCH = 8
-
-
-class LatentsPool:
-    """The clips read so far; a step may use a number of them that follows from its index alone.
-
-    Args:
-        config: Says where the files are and how many.
-    """
-
-    def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-        self.num_read = 0
-        self.latents: list[Tensor] = []
-        self.scenes: list[Scene] = []
-
-    def num_usable(self, step: int) -> int:
-        """Return how many clips a step may use."""
-        stage = self.config.dit
-        return min(self.config.latents.num_clips, stage.clips_at_start + stage.clips_per_step * step)
-
-    def draw(self, rng: random.Random, step: int, num_clips: int) -> tuple[Tensor, list[Scene]]:
-        """Return random clips for a step, waiting for files that are not there yet; advances `rng`."""
-        num_usable = self.num_usable(step)
-        while len(self.scenes) < num_usable:
-            self._read_next()
-        chosen = [rng.randrange(num_usable) for _ in range(num_clips)]
-        size = self.config.latents.clips_per_file
-        latents = torch.stack([self.latents[i // size][i % size] for i in chosen])
-        return latents.float(), [self.scenes[i] for i in chosen]
-
-    def _read_next(self) -> None:
-        path = latents_path(self.config, self.num_read)
-        while not path.exists():
-            time.sleep(POLL_S)
-        latents, scenes = read_latents(path)
-        self.latents.append(latents)
-        self.scenes.extend(scenes)
-        self.num_read += 1
 
 
 def draw_prompt(scene: Scene, rng: random.Random, stage: DitStage) -> str:
@@ -139,8 +101,9 @@ def dit_step(
 ) -> dict[str, float]:
     """Draw one batch and update the weights; returns figures over all processes."""
     stage = config.dit
+    bucket = config.buckets[draw_bucket(config.buckets, worker.shared_rng(config.seed, step))]
     rng, torch_rng = worker.rng(config.seed, step), worker.torch_rng(config.seed, step)
-    clean, scenes = pool.draw(rng, step, stage.batch_size // worker.num_workers)
+    clean, scenes = pool.draw(rng, step, bucket, bucket.batch_size // worker.num_workers)
     prompts = [draw_prompt(scene, rng, stage) for scene in scenes]
     loss = flow_loss(model, clean.to(config.device), prompts, tokenizer, stage.time_shift, torch_rng)
     loss.backward()
@@ -151,25 +114,32 @@ def dit_step(
 def evaluate_average(
     worker: Worker, config: TrainConfig, vae: WanVAE, average: Average, tokenizer: Tokenizer, step: int
 ) -> None:
-    """Print how many held-out prompts the averaged weights follow, by attribute, and write a sheet."""
-    model = ShapesModel(config.dit, vae.config.z_dim).to(config.device).eval()
+    """Print how many held-out prompts the averaged weights follow, by attribute, and write sheets.
+
+    The first bucket is looked at every time, the others in turn.
+    """
+    stage, others = config.dit, config.buckets[1:]
+    model = ShapesModel(stage, vae.config.z_dim).to(config.device).eval()
     model.load_state_dict(average.weights)
-    cases = held_out_cases(config.dit.eval_prompts, config.seed)[worker.rank :: worker.num_workers]
-    clips = generate(model, vae, tokenizer, [c.prompt for c in cases], case_noise(cases, latent_shape(vae)), config.dit)
-    scores = judge_clips(clips, cases)
-    counts = worker.sum(torch.tensor([float(sum(s[name] for s in scores)) for name in ATTRIBUTES]))
-    if worker.is_first:
-        parts = "  ".join(f"{n} {c / config.dit.eval_prompts:.2f}" for n, c in zip(ATTRIBUTES, counts, strict=True))
-        print(f"eval {step}  {parts}", flush=True)
-        sheet = config.folder / SHEETS_FOLDER / f"{step:06d}.png"
-        write_sheet(sheet, clips[:24])
-        write_prompts(sheet.with_suffix(".txt"), [case.prompt for case in cases[:24]])
-
-
-def latent_shape(vae: WanVAE, num_frames: int = 17, size: int = 64) -> tuple[int, int, int, int]:
-    """Return channels, frames, rows and columns of a clip's latents."""
-    factor = vae.config.spatial_factor
-    return vae.config.z_dim, (num_frames - 1) // vae.config.temporal_factor + 1, size // factor, size // factor
+    wanted = [(config.buckets[0], stage.eval_prompts)]
+    if others and stage.eval_side_prompts:
+        wanted.append((others[(step // stage.eval_every) % len(others)], stage.eval_side_prompts))
+    for bucket, num_prompts in wanted:
+        cases = held_out_cases(num_prompts, config.seed)
+        own = cases[worker.rank :: worker.num_workers]
+        counts = torch.zeros(len(ATTRIBUTES))
+        if own:
+            noise = case_noise(own, latent_shape(vae, bucket))
+            clips = generate(model, vae, tokenizer, [case.prompt for case in own], noise, stage)
+            scores = judge_clips(clips, own)
+            counts += torch.tensor([float(sum(score[name] for score in scores)) for name in ATTRIBUTES])
+        counts = worker.sum(counts)
+        if worker.is_first:
+            parts = "  ".join(f"{n} {c / num_prompts:.2f}" for n, c in zip(ATTRIBUTES, counts, strict=True))
+            print(f"eval {step} {bucket.name}  {parts}", flush=True)
+            sheet = config.folder / SHEETS_FOLDER / f"{step:06d}-{bucket.name}.png"
+            write_sheet(sheet, clips[:24])
+            write_prompts(sheet.with_suffix(".txt"), [case.prompt for case in own[:24]])
 
 
 @torch.no_grad()

@@ -21,14 +21,14 @@ from fastvideo_wan.models.vae_config import WanVAEConfig
 from fastvideo_wan.shapes.render import render_clips
 from fastvideo_wan.shapes.scenes import Scene, draw_scene
 from fastvideo_wan.shapes.train.checkpoint import load_average
-from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.config import Bucket, TrainConfig
 from fastvideo_wan.shapes.train.vae_stage import CHECKPOINT, vae_config
 from fastvideo_wan.shapes.train.workers import Worker
 
 VAE_FOLDER = "vae"
 LATENTS_FOLDER = "latents"
 NUM_STATISTICS_CLIPS = 192
-ENCODE_BATCH = 8
+ENCODE_PIXELS = 8 * 17 * 64 * 64  # encoded at a time
 # A channel that hardly varies carries noise; dividing it by its own deviation would ask the transformer to model that.
 MIN_LATENT_STD = 0.5
 
@@ -69,7 +69,7 @@ def prepare_vae(config: TrainConfig) -> WanVAE:
     vae = WanVAE(vae_config(config.vae))
     vae.load_state_dict(load_average(config.folder / CHECKPOINT))
     scenes = draw_scenes(config, NUM_STATISTICS_CLIPS, name="statistics")
-    rotated = rotate_latents(vae, encode_scenes(vae, scenes, device=config.device))
+    rotated = rotate_latents(vae, encode_scenes(vae, scenes, config.buckets[0], device=config.device))
     save_vae(rotated, config.folder / VAE_FOLDER)
     return rotated
 
@@ -99,38 +99,59 @@ def draw_scenes(config: TrainConfig, num_scenes: int, *, name: str) -> list[Scen
 
 
 @torch.no_grad()
-def encode_scenes(vae: WanVAE, scenes: list[Scene], *, device: str = "cpu") -> Tensor:
-    """Return the latent means of drawn scenes, not normalised, on the CPU, shape (N, C, T, H, W)."""
+def encode_scenes(vae: WanVAE, scenes: list[Scene], bucket: Bucket, *, device: str = "cpu") -> Tensor:
+    """Return the latent means of scenes drawn at a bucket's size, not normalised, on the CPU, shape (N, C, T, H, W)."""
     vae = vae.to(device).eval()
-    batches = [scenes[i : i + ENCODE_BATCH] for i in range(0, len(scenes), ENCODE_BATCH)]
-    return torch.cat([mean_latents(vae.encode(render_clips(b).to(device) * 2 - 1)).cpu() for b in batches])
+    size = batch_of(bucket, ENCODE_PIXELS)
+    batches = [scenes[i : i + size] for i in range(0, len(scenes), size)]
+    return torch.cat([mean_latents(vae.encode(draw_pixels(batch, bucket).to(device))).cpu() for batch in batches])
+
+
+def draw_pixels(scenes: list[Scene], bucket: Bucket) -> Tensor:
+    """Return scenes drawn at a bucket's size, values -1 to 1, shape (N, C, T, H, W)."""
+    clips = render_clips(scenes, num_frames=bucket.num_frames, height=bucket.height, width=bucket.width)
+    return clips * 2 - 1
+
+
+def batch_of(bucket: Bucket, max_pixels: int) -> int:
+    """Return how many of a bucket's clips have about as many pixels as `max_pixels`, at least one."""
+    return max(1, max_pixels // (bucket.num_frames * bucket.height * bucket.width))
 
 
 def write_latents(worker: Worker, config: TrainConfig) -> None:
     """Write the files that are not there yet; each process takes every n-th."""
-    folder = config.folder / LATENTS_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     if worker.is_first and not (config.folder / VAE_FOLDER / "config.json").exists():
         prepare_vae(config)
     worker.sum(torch.zeros(1))  # wait for the first process
     vae = load_vae(config.folder / VAE_FOLDER)
-    num_files = -(-config.latents.num_clips // config.latents.clips_per_file)
-    for index in range(worker.rank, num_files, worker.num_workers):
-        path = latents_path(config, index)
+    wanted = [(bucket, index) for bucket in config.buckets for index in range(num_files(config, bucket))]
+    for number, (bucket, index) in enumerate(wanted[worker.rank :: worker.num_workers]):
+        path = latents_path(config, bucket, index)
         if not path.exists():
-            _write_file(path, vae, draw_scenes(config, config.latents.clips_per_file, name=str(index)), config.device)
-            print(f"latents {index + 1}/{num_files}", flush=True)
+            _write_file(path, vae, file_scenes(config, bucket, index), bucket, config.device)
+            print(f"latents {number * worker.num_workers + worker.rank + 1}/{len(wanted)}", flush=True)
 
 
-def latents_path(config: TrainConfig, index: int) -> Path:
+def num_files(config: TrainConfig, bucket: Bucket) -> int:
+    """Return how many files hold a bucket's latents."""
+    return -(-bucket.num_clips // config.latents.clips_per_file)
+
+
+def file_scenes(config: TrainConfig, bucket: Bucket, index: int) -> list[Scene]:
+    """Return the scenes of a file."""
+    return draw_scenes(config, config.latents.clips_per_file, name=f"{bucket.name}/{index}")
+
+
+def latents_path(config: TrainConfig, bucket: Bucket, index: int) -> Path:
     """Return the name of a file of latents."""
-    return config.folder / LATENTS_FOLDER / f"{index:05d}.safetensors"
+    return config.folder / LATENTS_FOLDER / bucket.name / f"{index:05d}.safetensors"
 
 
-def _write_file(path: Path, vae: WanVAE, scenes: list[Scene], device: str) -> None:
-    latents = vae.normalize(encode_scenes(vae, scenes, device=device)).half()
+def _write_file(path: Path, vae: WanVAE, scenes: list[Scene], bucket: Bucket, device: str) -> None:
+    latents = vae.normalize(encode_scenes(vae, scenes, bucket, device=device)).half()
     described = json.dumps([asdict(scene) for scene in scenes])
     partial = path.with_suffix(".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_file({"latents": latents.contiguous()}, partial, {"scenes": described})
     partial.replace(path)
 

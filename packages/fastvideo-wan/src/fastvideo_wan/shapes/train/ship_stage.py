@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +21,32 @@ from fastvideo_wan.cards.build import make_card
 from fastvideo_wan.cards.facts import WanFacts
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_config import WanVAEConfig
-from fastvideo_wan.shapes.render import render_clips
-from fastvideo_wan.shapes.scenes import FRAME_SIZE, NUM_FRAMES
+from fastvideo_wan.shapes.evaluation import ATTRIBUTES, Case, Row, held_out_cases, judge_clips, summarise
+from fastvideo_wan.shapes.measure import Judged, make_and_judge
+from fastvideo_wan.shapes.sheets import from_frames, write_sheet
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, save_tokenizer
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
 from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae
-from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT, generate, latent_shape
-from fastvideo_wan.shapes.train.evaluation import (
-    ATTRIBUTES,
-    Case,
-    case_noise,
-    held_out_cases,
-    judge_clips,
-    summarise,
-    write_sheet,
-)
-from fastvideo_wan.shapes.train.latents_stage import (
-    ENCODE_BATCH,
-    draw_scenes,
-    encode_scenes,
-    save_vae,
-)
-from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
+from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT
+from fastvideo_wan.shapes.train.latents_stage import batch_of, draw_pixels, draw_scenes, encode_scenes, save_vae
+from fastvideo_wan.shapes.train.model import ShapesModel
 from fastvideo_wan.shapes.train.vae_stage import psnr
 
 DTYPE = torch.float16
 FPS = 8.0
 EVALUATION_SEED = 20_000  # not the one that evaluations during training use
-EVALUATION_BATCH = 20
-NUM_RECONSTRUCTIONS = 100
-MAX_FRAMES = 65  # beyond what the model was trained on; longer clips only get worse
-MAX_SIZE = 128
+RECONSTRUCT_PIXELS = 8 * 17 * 64 * 64  # decoded at a time
+SHEET_CLIPS = 48
 
 
 def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str = "") -> dict[str, Any]:
-    """Write the model that a run has made.
+    """Write the model that a run has made, and judge it by what the engine makes of the written files.
 
     Args:
         config: The run's settings.
         folder: Where to write; files of the same names are replaced.
-        num_cases: Held-out prompts on which the written weights are judged.
+        num_cases: Held-out prompts on which the written weights are judged; other lengths and sizes get a tenth.
         notes: In what the run differed from its settings, if in anything; kept in `recipe.json`.
 
     Returns:
@@ -70,20 +56,19 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
     model = ShapesModel(config.dit, vae.config.z_dim)
     model.load_state_dict(load_average(config.folder / CHECKPOINT))
     write_components(model, vae, folder, flow_shift=config.dit.time_shift)
-    round_weights(model)
     round_weights(vae)
-    figures = {"generated": judge_generated(model, vae, config, num_cases, config.folder / "sheets" / "shipped.png")}
-    figures["reconstructed"] = judge_reconstructed(vae, config, NUM_RECONSTRUCTIONS)
-    settings = json.loads(config.model_dump_json(exclude={"folder"}))
-    recipe = {
-        "settings": settings,
+    recipe: dict[str, Any] = {
+        "settings": json.loads(config.model_dump_json(exclude={"folder"})),
         "steps_done": {name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "decoder", "dit")},
         "evaluation_seed": EVALUATION_SEED,
         "dtype": str(DTYPE).removeprefix("torch."),
         "notes": notes,
-        "figures": figures,
+        "figures": {"reconstructed": judge_reconstructed(vae, config, num_cases)},
     }
-    (folder / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    _write_json(folder / "recipe.json", recipe)
+    write_card(folder)
+    recipe["figures"] |= judge_written(config, folder, num_cases)
+    _write_json(folder / "recipe.json", recipe)
     write_card(folder)
     return recipe
 
@@ -153,35 +138,58 @@ def round_weights(module: torch.nn.Module) -> None:
         tensor.copy_(tensor.to(DTYPE).float())
 
 
-def judge_generated(
-    model: ShapesModel, vae: WanVAE, config: TrainConfig, num_cases: int, sheet: Path
-) -> dict[str, Any]:
-    """Return the judge's table over held-out prompts, and write the first clips as a sheet."""
-    cases, tokenizer = held_out_cases(num_cases, EVALUATION_SEED), new_tokenizer()
-    clips = []
-    for start in range(0, num_cases, EVALUATION_BATCH):
-        some = cases[start : start + EVALUATION_BATCH]
-        noise = case_noise(some, latent_shape(vae))
-        clips.append(generate(model, vae, tokenizer, [case.prompt for case in some], noise, config.dit))
-    made = torch.cat(clips)
-    write_sheet(sheet, made[:48])
-    sheet.with_suffix(".txt").write_text("".join(f"{case.prompt}\n" for case in cases[:48]), encoding="utf-8")
-    return summarise(judge_clips(made, cases))
+def judge_written(config: TrainConfig, folder: Path, num_cases: int) -> dict[str, Any]:
+    """Return the judge's tables of a written model: by default, at half the steps, and at each bucket's size.
+
+    The first clips of each go to sheets in the run's folder.
+    """
+    from fastvideo_core.runtime.engine import Engine
+
+    first, num_steps = config.buckets[0], config.dit.eval_steps
+    wanted = [("generated", first, num_steps, num_cases), ("generated_half_steps", first, num_steps // 2, num_cases)]
+    wanted += [(bucket.name, bucket, num_steps, max(1, num_cases // 10)) for bucket in config.buckets[1:]]
+    tables: dict[str, Any] = {}
+    with Engine.open(folder, device=config.device) as engine:
+        for name, bucket, steps, count in wanted:
+            size = {"num_frames": bucket.num_frames, "height": bucket.height, "width": bucket.width}
+            parameters = {**size, "num_inference_steps": max(1, steps)}
+            judged = list(make_and_judge(engine, held_out_cases(count, EVALUATION_SEED), parameters))
+            tables[name] = summarise([item.scores for item in judged])
+            _write_judged(config.folder / "sheets" / f"shipped-{name}", judged[:SHEET_CLIPS])
+            print(f"judged {name}: {summary_line(tables[name])}", flush=True)
+    others = {bucket.name: tables.pop(bucket.name) for bucket in config.buckets[1:]}
+    return {**tables, "generated_at_other_sizes": others}
+
+
+def _write_judged(path: Path, judged: list[Judged]) -> None:
+    write_sheet(path.with_suffix(".png"), torch.stack([from_frames(item.frames) for item in judged]))
+    path.with_suffix(".txt").write_text("".join(f"{item.case.prompt}\n" for item in judged), encoding="utf-8")
+
+
+def summary_line(table: Mapping[str, Row]) -> str:
+    """Return a table in one line: the part that is right, by attribute."""
+    return "  ".join(f"{name} {row['part']:.2f}" for name, row in table.items())
 
 
 @torch.no_grad()
 def judge_reconstructed(vae: WanVAE, config: TrainConfig, num_clips: int) -> dict[str, Any]:
-    """Return the judge's table over decoded latents of drawn clips, and their mean fidelity in decibels."""
-    scenes = draw_scenes(config, num_clips, name="reconstruction")
-    scores: list[dict[str, bool]] = []
-    errors: list[float] = []
-    for start in range(0, num_clips, ENCODE_BATCH):
-        some = scenes[start : start + ENCODE_BATCH]
-        pixels = render_clips(some) * 2 - 1
-        decoded = vae.decode(encode_scenes(vae, some)).clamp(-1, 1)
-        errors += (decoded - pixels).square().mean(dim=(1, 2, 3, 4)).tolist()
-        scores += judge_clips(decoded, [Case(f"on {scene.background}", scene, 0) for scene in some])
-    return {**summarise(scores), "psnr_db": round(psnr(sum(errors) / len(errors)), 2)}
+    """Return the judge's table over decoded latents of drawn clips, and their mean fidelity in decibels, by bucket.
+
+    The first bucket's clips are `num_clips`, the others' a tenth.
+    """
+    tables: dict[str, Any] = {}
+    for index, bucket in enumerate(config.buckets):
+        scenes = draw_scenes(config, num_clips if index == 0 else max(1, num_clips // 10), name="reconstruction")
+        scores: list[dict[str, bool]] = []
+        errors: list[float] = []
+        size = batch_of(bucket, RECONSTRUCT_PIXELS)
+        for some in (scenes[i : i + size] for i in range(0, len(scenes), size)):
+            decoded = vae.decode(encode_scenes(vae, some, bucket)).clamp(-1, 1)
+            errors += (decoded - draw_pixels(some, bucket)).square().mean(dim=(1, 2, 3, 4)).tolist()
+            scores += judge_clips(decoded, [Case(f"on {scene.background}", scene, 0) for scene in some])
+        tables[bucket.name] = {**summarise(scores), "psnr_db": round(psnr(sum(errors) / len(errors)), 2)}
+    first = tables.pop(config.buckets[0].name)
+    return {**first, "at_other_sizes": tables}
 
 
 def shapes_card(config: TrainConfig, vae: WanVAEConfig, figures: dict[str, Any]) -> ModelCard:
@@ -193,17 +201,18 @@ def shapes_card(config: TrainConfig, vae: WanVAEConfig, figures: dict[str, Any])
         recipe=_recipe_spec(config),
         spatial_factor=vae.spatial_factor,
         temporal_factor=vae.temporal_factor,
-        num_frames=NUM_FRAMES,
-        height=FRAME_SIZE,
-        width=FRAME_SIZE,
+        num_frames=config.buckets[0].num_frames,
+        height=config.buckets[0].height,
+        width=config.buckets[0].width,
         fps=FPS,
         num_inference_steps=config.dit.eval_steps,
         guidance_scale=config.dit.guidance_scale,
         flow_shift=config.dit.time_shift,
         sampler_options={},
         text_length=TEXT_LENGTH,
-        max_frames=MAX_FRAMES,
-        max_size=MAX_SIZE,
+        max_frames=config.grid.max_frames,
+        min_size=config.grid.min_size,
+        max_size=config.grid.max_size,
         default_precision="float32",
         num_heads=config.dit.num_heads,
         figures=_card_figures(figures),
@@ -216,7 +225,7 @@ def _recipe_spec(config: TrainConfig) -> RecipeSpec:
     data = DataRef(
         name="fastvideo_wan.shapes.scenes",
         license="Apache-2.0",
-        num_samples=config.latents.num_clips,
+        num_samples=sum(bucket.num_clips for bucket in config.buckets),
         description="Clips drawn by the package's own generator, captioned in varied wording; a tenth is held out.",
     )
     return RecipeSpec(method="base", data_contract=data, assumes_loop="diffusion_denoise", settings=settings)
@@ -234,7 +243,7 @@ def _flat(prefix: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _card_figures(figures: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {"reconstruction_psnr_db": figures["reconstructed"]["psnr_db"]}
-    for name in ATTRIBUTES:
+    for name in ATTRIBUTES if "generated" in figures else ():
         row = figures["generated"][name]
         flat[name] = row["part"]
         flat[f"{name}_low"], flat[f"{name}_high"] = row["interval_95"]

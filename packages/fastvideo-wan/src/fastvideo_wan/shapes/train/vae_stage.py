@@ -1,4 +1,4 @@
-"""First stage: the autoencoder, trained on crops of drawn clips, then on whole clips.
+"""First stage: the autoencoder, trained on windows of drawn clips of several lengths and sizes.
 
 Shape letters: N clips, B latent channels twice (moments), C channels, T frames, H rows, W columns.
 """
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_config import WanVAEConfig
-from fastvideo_wan.shapes.render import render_clip
-from fastvideo_wan.shapes.scenes import FRAME_SIZE, NUM_FRAMES, Scene, draw_scene
+from fastvideo_wan.shapes.render import render_view, way
+from fastvideo_wan.shapes.scenes import FRAME_SIZE, Scene, draw_scene
 from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
-from fastvideo_wan.shapes.train.config import TrainConfig, VaeStage
+from fastvideo_wan.shapes.train.config import Bucket, TrainConfig, VaeStage, draw_bucket
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.workers import Worker
 
 CHECKPOINT = "vae.safetensors"
-EDGE_PART = 0.8  # of the crops are laid around the object, so that most of them see an edge
-EDGE_REACH = 14.0  # pixels by which such a crop's middle may miss the object's centre
+EDGE_PART = 0.8  # of the windows are laid around the object, so that most of them see an edge
+EDGE_REACH = 14.0  # pixels by which such a window's middle may miss the object's centre
 
 
 def vae_config(stage: VaeStage) -> WanVAEConfig:
@@ -47,22 +47,31 @@ def vae_config(stage: VaeStage) -> WanVAEConfig:
     )
 
 
-def draw_crop(rng: random.Random, stage: VaeStage, *, num_frames: int, size: int) -> Tensor:
-    """Return a crop in time and space of a drawn clip, values -1 to 1, shape (C, T, H, W); advances `rng`."""
-    scene = draw_scene(rng, stage.ranges.to_scene_ranges())
-    first = rng.randrange(NUM_FRAMES - num_frames + 1)
-    row, column = rng.randrange(FRAME_SIZE - size + 1), rng.randrange(FRAME_SIZE - size + 1)
-    if rng.random() < EDGE_PART:
-        column, row = _corner_near_object(rng, scene, (first + num_frames / 2) / NUM_FRAMES, size)
-    clip = render_clip(scene)[:, first : first + num_frames, row : row + size, column : column + size]
-    return clip * 2 - 1
+def draw_window(rng: random.Random, stage: VaeStage, window: Bucket) -> Tensor:
+    """Return a window in time and space of a drawn clip, values -1 to 1, shape (C, T, H, W); advances `rng`."""
+    scene, scale = draw_scene(rng, stage.ranges.to_scene_ranges()), rng.uniform(stage.min_scale, stage.max_scale)
+    num_frames = rng.choice([n for n in stage.clip_frames if n >= window.num_frames])
+    first = rng.randrange(num_frames - window.num_frames + 1)
+    path_T = way(num_frames)[first : first + window.num_frames]
+    middle = path_T[len(path_T) // 2].item() if rng.random() < EDGE_PART else None
+    size = {"height": window.height, "width": window.width}
+    corner_xy = _draw_corner(rng, scene, scale, (window.width, window.height), middle)
+    return render_view(scene, path_T, scale=scale, corner_xy=corner_xy, **size) * 2 - 1
 
 
-def _corner_near_object(rng: random.Random, scene: Scene, when: float, size: int) -> tuple[int, int]:
-    centre = [a + when * (b - a) for a, b in zip(scene.start_xy, scene.end_xy, strict=True)]
-    corners = [c - size / 2 + rng.uniform(-EDGE_REACH, EDGE_REACH) for c in centre]
-    column, row = (int(min(max(corner, 0), FRAME_SIZE - size)) for corner in corners)
-    return column, row
+def _draw_corner(
+    rng: random.Random, scene: Scene, scale: float, size_xy: tuple[int, int], when: float | None
+) -> tuple[float, float]:
+    """Return the corner of a window in the frame, or around it if larger; near the object at time `when`."""
+    corner = []
+    for start, end, size in zip(scene.start_xy, scene.end_xy, size_xy, strict=True):
+        room = FRAME_SIZE * scale - size
+        place = rng.uniform(min(0.0, room), max(0.0, room))
+        if when is not None:
+            centre = scale * (start + when * (end - start))
+            place = centre - size / 2 + rng.uniform(-EDGE_REACH, EDGE_REACH)
+        corner.append(min(max(place, min(0.0, room)), max(0.0, room)))
+    return corner[0], corner[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,16 @@ def vae_loss(vae: WanVAE, pixels_NCTHW: Tensor, noise: Tensor, stage: VaeStage) 
 def object_weight(pixels_NCTHW: Tensor, extra: float) -> Tensor:
     """Return the loss's weight of each pixel: 1, and `extra` more where it differs from the upper left corner's.
 
-    In a crop that corner may lie in the object; then the background around it has the extra weight.
+    In a window that corner may lie in the object; then the background around it has the extra weight.
     """
     is_other = (pixels_NCTHW - pixels_NCTHW[:, :, :, :1, :1]).abs().amax(1, keepdim=True) > 0.1
     return 1 + extra * is_other.float()
+
+
+def latent_shape(vae: WanVAE, bucket: Bucket) -> tuple[int, int, int, int]:
+    """Return channels, frames, rows and columns of the latents of a bucket's clip."""
+    factor, num_frames = vae.config.spatial_factor, (bucket.num_frames - 1) // vae.config.temporal_factor + 1
+    return vae.config.z_dim, num_frames, bucket.height // factor, bucket.width // factor
 
 
 def psnr(squared_error: float) -> float:
@@ -121,15 +136,11 @@ def train_vae(worker: Worker, config: TrainConfig) -> None:
 def vae_step(worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAdamW, step: int) -> dict[str, float]:
     """Draw one batch and update the weights; returns figures over all processes."""
     stage = config.vae
-    is_whole = step >= (1 - stage.whole_part) * stage.schedule.num_steps
-    num_frames, size = (NUM_FRAMES, FRAME_SIZE) if is_whole else (stage.crop_frames, stage.crop_size)
-    num_clips = (stage.whole_batch_size if is_whole else stage.batch_size) // worker.num_workers
+    window = stage.windows[draw_bucket(stage.windows, worker.shared_rng(config.seed, step))]
     rng, torch_rng = worker.rng(config.seed, step), worker.torch_rng(config.seed, step)
-    crops = [draw_crop(rng, stage, num_frames=num_frames, size=size) for _ in range(num_clips)]
-    factor = vae.config.spatial_factor
-    latent_shape = (num_clips, stage.latent_channels, (num_frames + 3) // 4, size // factor, size // factor)
-    noise = torch.randn(latent_shape, generator=torch_rng).to(config.device)
-    loss = vae_loss(vae, torch.stack(crops).to(config.device), noise, stage)
+    clips = [draw_window(rng, stage, window) for _ in range(window.batch_size // worker.num_workers)]
+    noise = torch.randn((len(clips), *latent_shape(vae, window)), generator=torch_rng).to(config.device)
+    loss = vae_loss(vae, torch.stack(clips).to(config.device), noise, stage)
     loss.total.backward()
     apply_gradients(worker, vae, optimizer, stage.schedule.rate_at(step))
     sums = worker.sum(torch.tensor([loss.total.item(), loss.squared_error, loss.divergence])) / worker.num_workers

@@ -45,6 +45,10 @@ class Worker:
         """Return the generator of this process's share of a step: a function of its arguments alone."""
         return random.Random(f"{seed}/{step}/{self.rank}")
 
+    def shared_rng(self, seed: int, step: int) -> random.Random:
+        """Return the generator of what all processes draw alike in a step."""
+        return random.Random(f"{seed}/{step}")
+
     def torch_rng(self, seed: int, step: int) -> torch.Generator:
         """Return the same for tensors."""
         return torch.Generator().manual_seed(self.rng(seed, step).getrandbits(60))

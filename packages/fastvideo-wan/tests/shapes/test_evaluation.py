@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from fastvideo_wan.shapes.captions import is_held_out
-from fastvideo_wan.shapes.render import render_clip
-from fastvideo_wan.shapes.train.evaluation import (
+from fastvideo_wan.shapes.evaluation import (
     ATTRIBUTES,
     case_noise,
     held_out_cases,
     judge_clips,
     summarise,
     wilson_interval,
-    write_png,
-    write_sheet,
 )
+from fastvideo_wan.shapes.render import render_clip, to_uint8_frames
+from fastvideo_wan.shapes.sheets import encode_png, from_frames, write_sheet
 
 
 def read_png(path: Path) -> tuple[int, int, bytes]:
@@ -53,6 +52,15 @@ def test_drawn_clips_score_fully_and_others_do_not() -> None:
     assert swapped["all"]["right"] == 0
 
 
+@pytest.mark.parametrize(("num_frames", "height", "width"), [(1, 48, 96), (33, 96, 64), (81, 48, 48)])
+def test_drawn_clips_score_fully_at_other_lengths_and_sizes(num_frames: int, height: int, width: int) -> None:
+    cases = held_out_cases(6, seed=3)
+    scenes = [case.scene for case in cases]
+    clips = torch.stack([render_clip(s, num_frames=num_frames, height=height, width=width) for s in scenes]) * 2 - 1
+    table = summarise(judge_clips(clips, cases))
+    assert all(table[name]["part"] == 1 for name in ATTRIBUTES)
+
+
 def test_cases_are_held_out_and_their_noise_is_their_seeds() -> None:
     cases = held_out_cases(5, seed=2)
     assert all(is_held_out(case.prompt) for case in cases)
@@ -63,7 +71,7 @@ def test_cases_are_held_out_and_their_noise_is_their_seeds() -> None:
 
 def test_a_picture_holds_its_bytes(tmp_path: Path) -> None:
     image = torch.arange(2 * 5 * 3, dtype=torch.uint8).view(3, 2, 5)
-    write_png(tmp_path / "a.png", image)
+    (tmp_path / "a.png").write_bytes(encode_png(image))
     width, height, rows = read_png(tmp_path / "a.png")
     assert (width, height) == (5, 2)
     assert rows == b"".join(b"\0" + image[:, row].T.contiguous().numpy().tobytes() for row in range(2))
@@ -73,3 +81,13 @@ def test_a_sheet_has_a_strip_for_every_clip(tmp_path: Path) -> None:
     write_sheet(tmp_path / "sheet.png", torch.zeros(4, 3, 17, 16, 16))
     width, height, _ = read_png(tmp_path / "sheet.png")
     assert (width, height) == (3 * (5 * 16 + 6), 2 * (16 + 2))
+
+
+def test_a_sheet_of_pictures_has_one_frame_a_clip(tmp_path: Path) -> None:
+    write_sheet(tmp_path / "deep" / "sheet.png", torch.zeros(3, 3, 1, 16, 32))
+    assert read_png(tmp_path / "deep" / "sheet.png")[:2] == (3 * (32 + 6), 16 + 2)
+
+
+def test_bytes_come_back_from_values() -> None:
+    frames = torch.arange(2 * 3 * 4 * 3, dtype=torch.uint8).view(2, 3, 4, 3)
+    assert torch.equal(to_uint8_frames(from_frames(frames.numpy()) / 2 + 0.5), frames)
