@@ -5,17 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+from fastvideo_core.memory.budget import format_bytes
 
-
-def format_bytes(num_bytes: float) -> str:
-    """Return a size in decimal units with three digits: `1.53 GB`."""
-    size = float(num_bytes)
-    for unit in _UNITS[:-1]:
-        if abs(size) < 999.5:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} {_UNITS[-1]}"
+__all__ = ["format_bytes", "nearest_name", "sample_names"]
 
 
 def sample_names(names: Sequence[str], *, max_names: int = 3) -> str:
