@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -12,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
+
+PARENT_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,20 @@ def run_workers(job: Callable[..., None], num_workers: int, *args: object) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    spawn(_enter, args=(job, num_workers, port, args), nprocs=num_workers)
+    spawn(_enter, args=(job, num_workers, port, os.getpid(), args), nprocs=num_workers)
 
 
-def _enter(rank: int, job: Callable[..., None], num_workers: int, port: int, args: tuple[object, ...]) -> None:
+def _end_with(parent_id: int) -> None:
+    """End this process soon after its parent has ended, however that ended; else it would go on by itself."""
+    while os.getppid() == parent_id:
+        time.sleep(PARENT_POLL_S)
+    os._exit(1)
+
+
+def _enter(
+    rank: int, job: Callable[..., None], num_workers: int, port: int, parent_id: int, args: tuple[object, ...]
+) -> None:
+    threading.Thread(target=_end_with, args=(parent_id,), daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_workers)
