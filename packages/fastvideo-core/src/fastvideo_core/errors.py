@@ -15,9 +15,11 @@
     │   ├── UnsafeFormatError      pickle files and other formats that run code when read
     │   └── DownloadError          the hub did not give the files: offline, gated, or absent
     ├── ResourceError              the machine cannot do it: memory, disk, device
+    │   ├── OutOfMemoryError       a step, alone in its call, found no memory
     │   └── QueueFullError         too many requests wait; says when to come back
     ├── ExecutionError             a step failed while a request ran
     │   ├── NonFiniteError         NaN or infinity in a step's result
+    │   ├── WorkerLostError        a worker or its device is gone, with all that was on it
     │   └── CancelledError         the request was cancelled
     ├── StateError                 a saved state that is corrupt, foreign, or of another version
     ├── PluginError                a plugin that could not be loaded or breaks its contract
@@ -28,6 +30,8 @@ A message is one line: what was got, what is allowed, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 MAX_VALUE_LENGTH = 300
@@ -35,9 +39,15 @@ MAX_VALUE_LENGTH = 300
 
 
 class FastVideoError(Exception):
-    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+    """Base of all errors raised on purpose; `exit_code` is what the command line ends with.
+
+    Attributes:
+        artifacts: What a request had made when this error ended it, by name; a request that fails while it decodes has
+            its latents here.
+    """
 
     exit_code: ClassVar[int] = 1
+    artifacts: Mapping[str, Any] = MappingProxyType({})
 
 
 class InputError(FastVideoError):
@@ -142,6 +152,10 @@ class ResourceError(FastVideoError):
     """The machine cannot do it: memory, disk or device."""
 
 
+class OutOfMemoryError(ResourceError):
+    """A step, alone in its call, found no memory on its device."""
+
+
 class QueueFullError(ResourceError):
     """Too many requests wait.
 
@@ -161,6 +175,10 @@ class ExecutionError(FastVideoError):
 
 class NonFiniteError(ExecutionError):
     """A step's result holds NaN or infinity."""
+
+
+class WorkerLostError(ExecutionError):
+    """A worker or its device is gone, with all that was on it."""
 
 
 class CancelledError(ExecutionError):

@@ -159,7 +159,7 @@ def test_what_fails_fails_alone(batch, summary, make_faulty):
     assert ran.code == 1
     assert [status for _, _, status in statuses(summary())] == ["failed", "failed", "done", "failed", "refused"]
     types = [request.get("error", {}).get("type") for request in summary()["requests"]]
-    assert types == ["NonFiniteError", "ExecutionError", None, "ResourceError", "ParameterError"]
+    assert types == ["NonFiniteError", "ExecutionError", None, "OutOfMemoryError", "ParameterError"]
     assert "error: line 1 (nan-1): request:nan-1/loop:denoise: step 2 of 4" in ran.err
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastvideo_core.cli.main import COMMANDS, main
+from fastvideo_core.extend import Command, LoadedPlugin, PluginRegistry, hookimpl, load_plugins
+from fastvideo_core.extend.commands import COMMAND_KINDS
 
 HELP = "from fastvideo_core.cli.main import main; main(['--help'])"
 HEAVY = ("av", "huggingface_hub", "numpy", "pydantic", "rich", "torch", "transformers")
@@ -35,6 +37,54 @@ def test_every_command_explains_itself_and_its_exit_codes(path, run):
     assert ran.code == 0
     assert f"usage: fastvideo {' '.join(path)}" in ran.out
     assert "exit codes:" in ran.out
+
+
+class Plugin:
+    @hookimpl
+    def cli_commands(self):
+        return {"greet": Command("say hello", "greet_command"), "cards": Command("hidden by the built-in one", "x")}
+
+
+@pytest.fixture
+def with_command(monkeypatch, tmp_path):
+    """Let a plugin bring a command, and another one fail."""
+    (tmp_path / "greet_command.py").write_text(GREET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def load(kinds):
+        assert kinds == COMMAND_KINDS
+        registry = load_plugins(available=())
+        registry.manager.register(Plugin(), name="command.greet")
+        failed = LoadedPlugin("command.gone", "gone", "1.0", "ImportError: no module named gone")
+        return PluginRegistry((failed,), registry.manager)
+
+    monkeypatch.setattr("fastvideo_core.extend.plugins.load_plugins", load)
+
+
+GREET = """
+DESCRIPTION, EPILOG = "Say hello.", "Nothing more."
+
+def add_arguments(parser):
+    parser.add_argument("name")
+
+def run(args, shell):
+    shell.say(f"hello {args.name}")
+    return 0
+"""
+
+
+def test_a_plugins_command_is_listed_explains_itself_and_runs(with_command, run):
+    ran = run("--help")
+    assert re.search(r"^  greet +say hello$", ran.out, re.MULTILINE)
+    assert "hidden by" not in ran.out
+    assert "usage: fastvideo greet" in run("greet", "--help").out
+    assert run("greet", "you").out == "hello you\n"
+
+
+def test_an_unknown_command_names_plugins_that_failed(with_command, run):
+    error = run("gret").error
+    assert "command.gone failed to load: ImportError: no module named gone" in error
+    assert error.endswith("nearest: greet")
 
 
 def test_the_group_lists_its_commands(run):

@@ -95,7 +95,7 @@ class Context:
         self.log.append(wait.reason)
         return self.events.pop(0)
 
-    async def committed(self, run, plan, result):
+    def committed(self, run, plan, result):
         self.log.append(f"committed {run.num_committed}")
 
 

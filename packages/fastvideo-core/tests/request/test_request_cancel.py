@@ -52,12 +52,14 @@ def test_a_path_tells_the_scopes():
     assert not CancelScope("request", "a").is_within(scope)
 
 
-def test_whoever_listens_is_woken_while_he_listens():
+def test_whoever_listens_is_woken_by_every_cancellation():
     state, scope, calls = CancelState(), CancelScope("request", "a"), []
-    with state.listening(lambda: calls.append(state.reason(scope))):
-        state.cancel(scope, "now")
+    state.cancel(scope.child("loop", "b"), "before")
+    state.listen(lambda: calls.append(state.reason(scope)))
+    state.cancel(scope.child("loop", "c"), "inside")
+    state.cancel(scope, "now")
     state.cancel(scope, "later")
-    assert calls == ["now"]
+    assert calls == [None, "now", "now"]
 
 
 def test_asking_while_other_threads_cancel():

@@ -12,8 +12,9 @@ import torch
 
 from fastvideo_core.errors import CancelledError, ExecutionError, InputError, ResourceError
 from fastvideo_core.program import ArtifactNode, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
-from fastvideo_core.runtime.engine import Engine
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.run import GenerationResult
+from fastvideo_core.runtime.scheduler.base import LatencyClass, SchedulerConfig
 from fastvideo_testing.tiny import tiny_card
 from fastvideo_testing.tiny.programs import TEXT_TO_VIDEO
 
@@ -34,6 +35,12 @@ def engine(card):
 def bits(result):
     return {name: getattr(artifact, "frames", None) if hasattr(artifact, "frames") else artifact.latents
             for name, artifact in result.artifacts.items()}  # fmt: skip
+
+
+def in_turn(max_running):
+    """Return options under which requests are served in turn: who has no patience is."""
+    classes = {"standard": LatencyClass("standard", 0, patience_s=0.0)}
+    return RuntimeOptions(SchedulerConfig(max_running=max_running, classes=classes))
 
 
 def assert_same(one, other):
@@ -78,7 +85,7 @@ def test_requests_together_give_what_each_gives_alone(max_running, card, alone):
         if name in ("velocity", "pixels"):
             order.append(plan.cancel_scope.parent.scope_id)
 
-    with Engine.open(card, max_running=max_running, tap=note) as engine:
+    with Engine.open(card, options=in_turn(max_running), tap=note) as engine:
         handles = {name: engine.submit(make(engine, name)) for name in REQUESTS}
         for name, handle in handles.items():
             assert_same(handle.result(60), alone[name])
@@ -227,14 +234,14 @@ def test_no_more_run_at_a_time_than_may(card):
         elif event.type in TERMINAL:
             running.discard(event.request_id)
 
-    with Engine.open(card, max_running=2) as engine:
+    with Engine.open(card, options=in_turn(2)) as engine:
         handles = [engine.submit(engine.make_request("x"), on_event=note) for _ in range(6)]
         first = [next(handle.events()) for handle in handles]
         for handle in handles:
             handle.result(60)
     assert {event.type for event in first} == {"request.accepted"}, "what waits has been accepted"
     assert (max(most), len(most)) == (2, 6)
-    with pytest.raises(InputError, match="max_running=0: at least one request must run"):
+    with pytest.raises(InputError, match="max_running=0: too few; allowed: 1 or more; nearest: 1"):
         Engine.open(card, max_running=0)
 
 

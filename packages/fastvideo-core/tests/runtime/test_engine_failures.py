@@ -15,6 +15,7 @@ from fastvideo_core.errors import (
     ExecutionError,
     InputError,
     NonFiniteError,
+    OutOfMemoryError,
     PromptError,
     ResourceError,
 )
@@ -84,8 +85,8 @@ def failing_step(error, at=1):
         (RuntimeError("two\nlines"), ExecutionError, "^request:bad/loop:denoise: step 2 of 4 of denoise failed: Runt"),
         (SystemExit(1), ExecutionError, "step 2 of 4 of denoise failed: SystemExit: 1"),
         (asyncio.CancelledError(), ExecutionError, "step 2 of 4 of denoise failed: CancelledError"),
-        (torch.OutOfMemoryError("full"), ResourceError, "step 2 of 4 of denoise ran out of memory: full; ask for"),
-        (MemoryError(), ResourceError, "step 2 of 4 of denoise ran out of memory: no more memory"),
+        (torch.OutOfMemoryError("full"), OutOfMemoryError, "step 2 of 4 of denoise ran out of memory: full; ask for"),
+        (MemoryError(), OutOfMemoryError, "step 2 of 4 of denoise ran out of memory: no more memory"),
         (PromptError("typed"), PromptError, "^typed$"),
     ],
 )

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from fastvideo_core.errors import ExecutionError, NonFiniteError, ResourceError
+from fastvideo_core.errors import ExecutionError, NonFiniteError, OutOfMemoryError
 from fastvideo_core.runtime.failures import as_failure, is_out_of_memory, release_frames
 
 
@@ -16,10 +16,14 @@ from fastvideo_core.runtime.failures import as_failure, is_out_of_memory, releas
         (ValueError("two\nlines"), ExecutionError, "step 1 failed: ValueError: two lines"),
         (SystemExit(3), ExecutionError, "step 1 failed: SystemExit: 3"),
         (StopIteration(), ExecutionError, "step 1 failed: StopIteration"),
-        (MemoryError(), ResourceError, "step 1 ran out of memory: no more memory; ask for fewer"),
-        (torch.OutOfMemoryError("CUDA\nmore"), ResourceError, "step 1 ran out of memory: CUDA; ask for fewer frames"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ResourceError, "ran out of memory: DefaultCPU"),
-        (OSError(12, "Cannot allocate memory"), ResourceError, "ran out of memory: .Errno 12"),
+        (MemoryError(), OutOfMemoryError, "step 1 ran out of memory: no more memory; ask for fewer"),
+        (
+            torch.OutOfMemoryError("CUDA\nmore"),
+            OutOfMemoryError,
+            "step 1 ran out of memory: CUDA; ask for fewer frames",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfMemoryError, "ran out of memory: DefaultCPU"),
+        (OSError(12, "Cannot allocate memory"), OutOfMemoryError, "ran out of memory: .Errno 12"),
         (ValueError("cannot allocate memory"), ExecutionError, "failed: ValueError"),
     ],
 )

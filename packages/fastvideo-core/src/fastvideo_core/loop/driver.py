@@ -1,15 +1,17 @@
 """The driver: the only place that iterates over the steps of a loop.
 
-`LoopRun` is one loop in progress, stepped by hand (a scheduler may step thousands without a task each); `drive` is the
-same iteration as a coroutine. Between two steps, and only there, cancellation, outside events and saving take place.
+`LoopRun` is one loop in progress; `drive` iterates over its steps. What `execute` and `wait` return is awaited, so that
+a control plane may run `drive` as a task, or send results into thousands of such coroutines by hand. Between two steps,
+and only there, cancellation, outside events and saving take place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastvideo_core.errors import NonFiniteError
-from fastvideo_core.loop.base import Loop, LoopResult
+from fastvideo_core.errors import InputError, NonFiniteError, OutOfMemoryError
+from fastvideo_core.loop.base import Loop, LoopResult, OutOfMemory
 from fastvideo_core.loop.work import Done, StepResult, Wait, WorkPlan
 from fastvideo_core.request.cancel import CancelScope, CancelState
 
@@ -21,15 +23,15 @@ StateT = TypeVar("StateT")
 class DriverContext(Protocol):
     """What the runtime gives the driver; `execute` is the one way from a loop to a device."""
 
-    async def execute(self, plan: WorkPlan[Any]) -> StepResult[Any]:
+    def execute(self, plan: WorkPlan[Any]) -> Awaitable[StepResult[Any]]:
         """Admit, batch, place and run one step."""
         ...
 
-    async def wait(self, wait: Wait) -> Any:
+    def wait(self, wait: Wait) -> Awaitable[Any]:
         """Return the outside event that ends a wait; None says that the time is over."""
         ...
 
-    async def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
+    def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
         """Take note of a committed step: stream its chunks, report progress, save the state."""
         ...
 
@@ -76,6 +78,17 @@ class LoopRun(Generic[StateT]):
         """Fold an outside event into the state."""
         self.state = self.loop.apply(self.state, event)
 
+    def shrink(self, error: OutOfMemoryError) -> None:
+        """Let the loop ask for less memory from here on.
+
+        Raises:
+            OutOfMemoryError: It cannot.
+        """
+        try:
+            self.apply(OutOfMemory(str(error)))
+        except InputError:
+            raise error from None
+
     def result(self) -> LoopResult:
         """Return what the loop hands on, after `Done`."""
         return self.loop.finalize(self.state)
@@ -87,6 +100,7 @@ async def drive(run: LoopRun[Any], ctx: DriverContext) -> LoopResult:
     Raises:
         CancelledError: The scope was cancelled at a step boundary.
         NonFiniteError: A step gave NaN or infinity.
+        OutOfMemoryError: A step found no memory, and the loop cannot go on with less.
     """
     while True:
         plan = run.plan()
@@ -95,6 +109,10 @@ async def drive(run: LoopRun[Any], ctx: DriverContext) -> LoopResult:
         if isinstance(plan, Wait):
             run.apply(await ctx.wait(plan))
             continue
-        result = await ctx.execute(plan)
+        try:
+            result = await ctx.execute(plan)
+        except OutOfMemoryError as error:
+            run.shrink(error)
+            continue
         run.commit(plan, result)
-        await ctx.committed(run, plan, result)
+        ctx.committed(run, plan, result)

@@ -213,6 +213,7 @@ class WorkPlan(Generic[PayloadT]):
         step_index: Position in the loop, from 0.
         num_steps: Steps that the loop will take, where it knows.
         profile: Serve, rollout or train.
+        max_batch: Most plans in a call with this one; None leaves it to the loop's `LoopSpec.max_batch`.
     """
 
     loop_id: str
@@ -229,6 +230,7 @@ class WorkPlan(Generic[PayloadT]):
     step_index: int = 0
     num_steps: int | None = None
     profile: Profile = "serve"
+    max_batch: int | None = None
 
     def where(self) -> str:
         """Return which step of what it is, for messages: `request:a/loop:denoise: step 2 of 4 of denoise`."""

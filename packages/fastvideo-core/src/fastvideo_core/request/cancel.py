@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,14 +61,13 @@ class CancelState:
         for wake in tuple(self._listeners):
             wake()
 
-    @contextmanager
-    def listening(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake` at every cancellation while the context is open, in the thread that cancels."""
+    def listen(self, wake: Callable[[], object]) -> None:
+        """Call `wake` at every cancellation from now on, in the thread that cancels."""
         self._listeners.append(wake)
-        try:
-            yield
-        finally:
-            self._listeners.remove(wake)
+
+    def ignore(self) -> None:
+        """Wake nobody any more."""
+        self._listeners.clear()
 
     def reason(self, scope: CancelScope) -> str | None:
         """Return why a scope is cancelled, or None if it is not."""

@@ -5,28 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
 from fastvideo_core.card import ModelCard
+from fastvideo_core.cost import CostModel
 from fastvideo_core.errors import ExecutionError, InputError, ResourceError
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
-from fastvideo_core.runtime.executor import SerialExecutor, Tap
-from fastvideo_core.runtime.failures import release_frames
+from fastvideo_core.runtime.control import Active, ControlPlane
+from fastvideo_core.runtime.estimate import estimate_request
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
+from fastvideo_core.runtime.offers import Offers
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
+from fastvideo_core.runtime.scheduler.base import Job, Limits, SchedulerConfig, WorkerSlot
+from fastvideo_core.runtime.scheduler.core import Scheduler
+from fastvideo_core.runtime.scheduler.log import DecisionLog
+from fastvideo_core.runtime.steps import Tap
+from fastvideo_core.runtime.weights.memory import measured_limit
 
-__all__ = ["DEFAULT_CARD", "Engine", "RequestHandle"]
+__all__ = ["DEFAULT_CARD", "Engine", "RequestHandle", "RuntimeOptions"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -109,26 +118,65 @@ class _Publisher:
             self._on_event = None
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """How an engine runs requests.
+
+    Attributes:
+        scheduler: Settings of the scheduler.
+        num_workers: Threads that run steps; more than one pays where single steps leave the device idle.
+        memory_bytes: Bytes for all requests together, besides the weights; None takes what is available at the start,
+            less a tenth.
+        costs_file: File that the cost model's calibrations are read from and written to; None keeps them in memory.
+        log: Where the scheduler's decisions are written for a replay.
+    """
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    num_workers: int = 1
+    memory_bytes: int | None = None
+    costs_file: Path | None = None
+    log: DecisionLog | None = None
+
+
 class Engine:
     """Runs requests on one resident model.
 
     Open one with `Engine.open`; close it, or use it as a context manager. All methods may be called from any thread.
+
+    Args:
+        instance: The model.
+        options: How requests are run.
+        max_running: Most requests in progress at a time; shorthand for `options.scheduler.max_running`.
+        tap: Observer of intermediate tensors.
     """
 
-    def __init__(self, instance: ModelInstance, *, max_running: int = 4, tap: Tap | None = None) -> None:
-        if max_running < 1:
-            raise InputError(
-                "at least one request must run", field="max_running", value=max_running, allowed="1 or more"
-            )
+    def __init__(
+        self,
+        instance: ModelInstance,
+        *,
+        options: RuntimeOptions | None = None,
+        max_running: int | None = None,
+        tap: Tap | None = None,
+    ) -> None:
+        chosen = options or RuntimeOptions()
+        config = chosen.scheduler if max_running is None else replace(chosen.scheduler, max_running=max_running)
         self._card = instance.card
         self._instance: ModelInstance | None = instance
-        self._executor = SerialExecutor({instance.instance_id: instance}, tap=tap)
-        self._runs: dict[str, RequestRun] = {}
+        self._costs_file = chosen.costs_file
+        self.costs = CostModel.for_device(str(instance.device), chosen.costs_file)
+        offers = Offers(instance.card, self.costs)
+        scheduler = Scheduler(
+            config,
+            Limits(memory_bytes=chosen.memory_bytes or measured_limit(str(instance.device))),
+            offers.predict,
+            workers=[WorkerSlot() for _ in range(chosen.num_workers)],
+            can_batch=offers.can_batch if offers.has_unequal_groups else None,
+            log=chosen.log,
+        )
+        self._config = config
         self._lock = threading.Lock()
-        self._control = asyncio.new_event_loop()
-        self._slots = asyncio.Semaphore(max_running)
-        self._thread = threading.Thread(target=self._control.run_forever, name="fastvideo-control", daemon=True)
-        self._thread.start()
+        self._open: dict[str, Active] = {}
+        self._control = ControlPlane(instance, scheduler, offers, tap=tap)
 
     @classmethod
     def open(
@@ -139,7 +187,8 @@ class Engine:
         precision: str | None = None,
         tasks: Sequence[str] | None = None,
         catalog: Catalog | None = None,
-        max_running: int = 4,
+        max_running: int | None = None,
+        options: RuntimeOptions | None = None,
         tap: Tap | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Self:
@@ -152,6 +201,7 @@ class Engine:
             tasks: Tasks whose components are loaded; None loads those of all tasks.
             catalog: Where cards are looked up; None looks in the installed plugins.
             max_running: Most requests in progress at a time; others wait.
+            options: How requests are run.
             tap: Observer of intermediate tensors.
             on_progress: Told the bytes of a download, done and in all, from any thread.
 
@@ -163,7 +213,7 @@ class Engine:
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
         instance = load_instance(found, device=device, precision=precision, tasks=tasks, on_progress=on_progress)
-        return cls(instance, max_running=max_running, tap=tap)
+        return cls(instance, options=options, max_running=max_running, tap=tap)
 
     @property
     def card(self) -> ModelCard:
@@ -254,17 +304,7 @@ class Engine:
         self, prepared: PreparedRequest, *, on_event: Callable[[Any], None] | None = None
     ) -> RequestHandle:
         """Accept a request that `prepare_request` has checked against this engine's card."""
-        events: SimpleQueue[Any] = SimpleQueue()
-        request_id = prepared.request.request_id
-        with self._lock:
-            instance = self.instance
-            _check_fits(prepared, instance)
-            if request_id in self._runs:
-                raise InputError("a request of this id is running", field="request_id", value=request_id)
-            run = RequestRun(prepared, instance, self._executor, _Publisher(events, on_event))
-            self._runs[request_id] = run
-            future = asyncio.run_coroutine_threadsafe(self._run(run, events), self._control)
-        return RequestHandle(run, future, events)
+        return self._accept(prepared, on_event)
 
     def close(self) -> None:
         """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.
@@ -272,19 +312,17 @@ class Engine:
         Raises:
             ExecutionError: It is called in an event's callback, where it would wait for itself.
         """
-        if threading.current_thread() is self._thread:
+        if self._control.is_own_thread:
             raise ExecutionError("an event's callback cannot close the engine that calls it; close it elsewhere")
         with self._lock:
             if self._instance is None:
                 return
             self._instance = None
-            for run in self._runs.values():
-                run.cancel.cancel(run.scope, "the engine was closed")
-        asyncio.run_coroutine_threadsafe(self._drain(), self._control).result()
-        self._control.call_soon_threadsafe(self._control.stop)
-        self._thread.join()
+            for active in self._open.values():
+                active.run.cancel.cancel(active.run.scope, "the engine was closed")
         self._control.close()
-        self._executor.close()
+        if self._costs_file is not None:
+            self.costs.save(self._costs_file)
 
     def __enter__(self) -> Self:
         return self
@@ -294,22 +332,53 @@ class Engine:
     ) -> None:
         self.close()
 
-    async def _run(self, run: RequestRun, events: SimpleQueue[Any]) -> GenerationResult:
-        request_id = run.prepared.request.request_id
+    def _accept(self, prepared: PreparedRequest, on_event: Callable[[Any], None] | None) -> RequestHandle:
+        request_id = prepared.request.request_id
+        events: SimpleQueue[Any] = SimpleQueue()
+        with self._lock:
+            instance = self.instance
+            _check_fits(prepared, instance)
+            if request_id in self._open:
+                raise InputError("a request of this id is running", field="request_id", value=request_id)
+            run = RequestRun(prepared, instance, _Publisher(events, on_event))
+            active = Active(run, _job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
+            self._open[request_id] = active
         try:
-            return await run.run(self._slots)
-        except BaseException as error:
-            release_frames(error)
-            raise
-        finally:
-            del run  # an error keeps this frame alive
+            self._control.call(lambda: self._admit(active, instance))
+        except BaseException:
             with self._lock:
-                del self._runs[request_id]
-            events.put(None)
+                del self._open[request_id]
+            raise
+        return RequestHandle(run, active.future, events)
 
-    async def _drain(self) -> None:
-        own = asyncio.current_task()
-        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not own), return_exceptions=True)
+    def _admit(self, active: Active, instance: ModelInstance) -> None:
+        """Price a request and hand it to the scheduler, on the control plane's thread."""
+        estimate = estimate_request(active.run.prepared, instance.view, self.costs)
+        job = active.job
+        job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
+        job.cache_blocks, job.remaining_s = estimate.cache_blocks, estimate.seconds
+        self._control.accept(active)
+
+    def _ended(self, request_id: str, events: SimpleQueue[Any]) -> None:
+        with self._lock:
+            self._open.pop(request_id, None)
+        events.put(None)
+
+
+def _job(prepared: PreparedRequest, config: SchedulerConfig) -> Job:
+    """Return the scheduler's view of a request, its needs not yet known.
+
+    Raises:
+        InputError: Its latency class is not one of the engine's.
+    """
+    request, now = prepared.request, time.monotonic()
+    latency_class = config.classes.get(request.latency_class)
+    if latency_class is None:
+        raise InputError(
+            "no such class", field="latency_class", value=request.latency_class, allowed=", ".join(config.classes)
+        )
+    deadline_at = None if request.deadline_s is None else now + request.deadline_s
+    return Job(request.request_id, latency_class, now, deadline_at=deadline_at)
 
 
 def _check_fits(prepared: PreparedRequest, instance: ModelInstance) -> None:

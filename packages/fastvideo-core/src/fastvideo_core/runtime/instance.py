@@ -168,6 +168,11 @@ class ModelInstance:
         return self.view.weights_version
 
     @property
+    def weights_versions(self) -> dict[str, str]:
+        """Content versions of the weights, by component; those without weights are left out."""
+        return {name: part.weights_version for name, part in self._components.items() if part.weights_version}
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of weights in memory."""
         return sum(part.num_bytes for part in self._components.values())

@@ -1,34 +1,32 @@
-"""One request in progress: the nodes of its program, its state, its events, its end."""
+"""One request in progress: the nodes of its program, their states and results, its events."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
+from fastvideo_core.errors import ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
+from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
 from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.cancel import CancelScope, CancelState
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_core.runtime.artifacts import make_artifact
-from fastvideo_core.runtime.executor import Executor
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.progress import EventLog, Progress
 
-__all__ = ["GenerationResult", "RequestRun", "make_generator"]
+__all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "RequestRun", "make_generator"]
 
-_T = TypeVar("_T")
+Node = ModelLoopNode | ArtifactNode
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -70,142 +68,252 @@ class GenerationResult:
         return self.artifacts["latents"]
 
 
-class _NodeContext:
-    """What the driver of one node is given."""
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Work of the device plane that is no step: drawing noise, converting frames.
 
-    __slots__ = ("_executor", "_progress", "_run", "_scope")
+    Attributes:
+        function: What is done.
+        where: What it is, as the beginning of a message.
+    """
 
-    def __init__(self, executor: Executor, progress: Progress, run: RequestRun, scope: CancelScope) -> None:
-        self._executor = executor
-        self._progress = progress
+    function: Callable[[], Any]
+    where: str
+
+
+class _Asked:
+    """An awaitable that hands a wish to whoever runs the coroutine, and takes the answer."""
+
+    __slots__ = ("_wish",)
+
+    def __init__(self, wish: Any) -> None:
+        self._wish = wish
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self._wish)
+
+
+class NodeContext:
+    """What the driver of one node is given: its wishes go to the control plane, which sends the answers back.
+
+    Args:
+        run: The request.
+        scope: The node's scope.
+    """
+
+    __slots__ = ("_run", "_scope")
+
+    def __init__(self, run: RequestRun, scope: CancelScope) -> None:
         self._run = run
         self._scope = scope
 
-    async def execute(self, plan: WorkPlan[Any]) -> StepResult[Any]:
-        self._progress.started()
-        return await self._executor.execute(plan)
+    def execute(self, plan: WorkPlan[Any]) -> _Asked:
+        """Ask for a step."""
+        self._run.progress.started()
+        return _Asked(plan)
 
-    async def wait(self, wait: Wait) -> Any:
+    def wait(self, wait: Wait) -> _Asked:
+        """Ask to be woken.
+
+        Raises:
+            ExecutionError: It waits for what only a session has.
+        """
         if wait.until_s is None:
             raise ExecutionError(f"{self._scope.path()}: the loop waits for its {wait.reason}; only a session has one")
-        await self._run.unless_cancelled(asyncio.sleep(max(0.0, wait.until_s - time.monotonic())), self._scope)
+        return _Asked(wait)
 
-    async def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
-        self._progress.committed(run.node_id, plan, result)
+    def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
+        """Report a committed step."""
+        self._run.progress.committed(run.node_id, plan, result)
 
 
 class RequestRun:
-    """Runs a prepared request on one resident model, from `init` of its first loop to its last artifact.
+    """A prepared request on one resident model, from `init` of its first loop to its last artifact.
+
+    It says which nodes can start, and makes a coroutine of each; the control plane runs them.
 
     Args:
         prepared: The request.
         instance: The model.
-        executor: Where steps run.
         on_event: Called with every event, in order, on the control plane; it must neither block nor raise.
+
+    Attributes:
+        scope: What cancels it.
+        cancel: What has been cancelled of it.
+        loop_runs: Loops in progress, by node.
+        results: What nodes have given: of a loop its result, or None if it was skipped; of others the artifact.
+        started: Nodes that have started.
+        events: Its event log.
+        progress: Its progress.
     """
 
-    def __init__(
-        self,
-        prepared: PreparedRequest,
-        instance: ModelInstance,
-        executor: Executor,
-        on_event: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, prepared: PreparedRequest, instance: ModelInstance, on_event: Callable[[Any], None]) -> None:
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
         self.cancel = CancelState()
         self.loop_runs: dict[str, LoopRun[Any]] = {}
-        self._instance = instance
-        self._executor = executor
-        self._events = EventLog(prepared, on_event)
-        self._progress = Progress(prepared, self._events)
+        self.results: dict[str, Any] = {}
+        self.started: set[str] = set()
+        self.events = EventLog(prepared, on_event)
+        self.progress = Progress(prepared, self.events)
+        self._instance: ModelInstance | None = instance
         self._accepted_at = time.monotonic()
         self._durations: dict[str, float] = {}
+        self._saved: dict[str, tuple[LoopState, int]] = {}
+        self._needed = {node.node_id for node in prepared.nodes}
 
-    async def run(self, slots: asyncio.Semaphore) -> GenerationResult:
-        """Wait for a slot, then run all nodes; independent ones side by side.
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.prepared.request.request_id
+
+    def restore(
+        self, states: Mapping[str, tuple[LoopState, int]], outputs: Mapping[str, Mapping[str, Any] | None]
+    ) -> None:
+        """Go on from saved nodes instead of from the start.
+
+        Args:
+            states: State and number of committed steps of loops that were in progress, by node.
+            outputs: Outputs of loops that had ended, by node; None if the node was skipped.
+        """
+        self._saved = dict(states)
+        self.results = {name: None if given is None else LoopResult(given) for name, given in outputs.items()}
+        self.started = set(self.results)
+        todo = [node.node_id for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
+        self._needed = set()
+        while todo:
+            name = todo.pop()
+            if name not in self._needed and name not in self.results:
+                self._needed.add(name)
+                todo += () if name in self._saved else _sources(self._node(name))
+        for name in self.loops_behind():
+            self.progress.finished(name)
+
+    def loops_behind(self) -> list[str]:
+        """Return the loops that have nothing left to do."""
+        loops = [node.node_id for node in self.prepared.nodes if isinstance(node, ModelLoopNode)]
+        return [name for name in loops if name in self.results or name not in self._needed]
+
+    def next_nodes(self) -> list[Node]:
+        """Return the nodes that can start, and note that they do."""
+        ready = [
+            node
+            for node in self.prepared.nodes
+            if node.node_id in self._needed and node.node_id not in self.started and self._has_sources(node)
+        ]
+        self.started.update(node.node_id for node in ready)
+        return ready
+
+    def finish_node(self, node: Node, result: Any) -> None:
+        """Note what a node has given."""
+        self.results[node.node_id] = result
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all nodes have ended."""
+        return self._needed <= self.results.keys()
+
+    async def run_node(self, node: Node) -> Any:
+        """Run a node whose sources have ended; what it awaits goes to the control plane.
 
         Raises:
-            FastVideoError: Why the request ended early; the event stream has said so by then.
+            FastVideoError: Why it ended early.
         """
-        self._events.accepted()
-        try:
-            await self.unless_cancelled(slots.acquire(), self.scope)
-            try:
-                artifacts = await self._run_nodes()
-            finally:
-                slots.release()
-        except CancelledError as error:
-            self._events.cancelled(str(error))
-            raise
-        except asyncio.CancelledError:
-            self._events.cancelled("the engine was closed")
-            raise
-        except Exception as error:
-            self._events.failed(error)
-            raise
-        duration_s = time.monotonic() - self._accepted_at
-        self._events.completed(tuple(artifacts), duration_s)
-        return GenerationResult(
-            self.prepared.request.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations)
-        )
-
-    async def unless_cancelled(self, awaitable: Awaitable[_T], scope: CancelScope) -> _T:
-        """Wait for something that may take for ever, until it happens or the scope is cancelled.
-
-        Raises:
-            CancelledError: The scope was cancelled first.
-        """
-        loop = asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(awaitable)
-
-        def wake() -> None:
-            if self.cancel.reason(scope) is not None:
-                with suppress(RuntimeError):  # the control plane has stopped, so nobody waits
-                    loop.call_soon_threadsafe(waiting.cancel)
-
-        with self.cancel.listening(wake):
-            try:
-                self.cancel.check(scope)
-                return await waiting
-            except asyncio.CancelledError:
-                self.cancel.check(scope)
-                raise
-            finally:
-                waiting.cancel()
-
-    async def _run_nodes(self) -> dict[str, Artifact]:
-        results: dict[str, asyncio.Task[Any]] = {}
-        try:
-            async with asyncio.TaskGroup() as group:
-                for node in self.prepared.nodes:
-                    results[node.node_id] = group.create_task(self._run_node(node, results))
-            made = [node for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
-            return {node.node_id: results[node.node_id].result() for node in made}
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
-        finally:
-            results.clear()  # the nodes' tasks, their errors and their frames refer to each other through it
-
-    async def _run_node(self, node: ModelLoopNode | ArtifactNode, results: Mapping[str, asyncio.Task[Any]]) -> Any:
+        scope = self.scope.child("loop", node.node_id) if isinstance(node, ModelLoopNode) else self.scope
+        context = NodeContext(self, scope)
         if isinstance(node, ArtifactNode):
-            source: LoopResult = await results[node.source.node]
-            return await self._make_artifact(node, self._output(node.source, source))
+            return await self._make_artifact(node)
+        started_at = time.monotonic()
+        try:
+            if node.requires_input is not None and self.prepared.inputs.get(node.requires_input) is None:
+                return None
+            return await self._run_loop(node, context, scope)
+        finally:
+            self.progress.finished(node.node_id)
+            self._durations[node.node_id] = time.monotonic() - started_at
+
+    def result(self) -> GenerationResult:
+        """Return what the complete request gives, and say so."""
+        made = [node.node_id for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
+        artifacts = {name: self.results[name] for name in made}
+        duration_s = time.monotonic() - self._accepted_at
+        self.events.completed(tuple(artifacts), duration_s)
+        return GenerationResult(self.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations))
+
+    def release(self) -> None:
+        """Let go of all states and results, of the model, and of whoever listens."""
+        self.loop_runs.clear()
+        self.results = {}
+        self._saved = {}
+        self._instance = None
+        self.cancel.ignore()
+
+    def salvage(self) -> list[ArtifactNode]:
+        """Return the latents that a request which fails has made, wanted or not: work that need not be lost."""
+        return [
+            node
+            for node in self.prepared.program.nodes
+            if isinstance(node, ArtifactNode)
+            and node.modality == "latents"
+            and isinstance(self.results.get(node.source.node), LoopResult)
+        ]
+
+    def on_device(self, function: Callable[[], Any], where: str) -> Awaitable[Any]:
+        """Ask for host work on the device plane."""
+        return _Asked(HostWork(function, where))
+
+    def make_artifact(self, node: ArtifactNode) -> Artifact:
+        """Make an artifact of a loop's result, on the device plane."""
+        assert self._instance is not None, "a request that has ended makes nothing"
+        value = self._output(node.source, self.results[node.source.node])
+        return make_artifact(node, value, self.prepared, self._instance)
+
+    async def _run_loop(self, node: ModelLoopNode, context: NodeContext, scope: CancelScope) -> LoopResult:
+        self.cancel.check(scope)
+        assert self._instance is not None, "a request that has ended runs no node"
+        loop = self._instance.loop(node.loop)
+        saved = self._saved.pop(node.node_id, None)
+        if saved is None:
+            request = self._loop_request(node, scope)
+            where = f"{scope.path()}: the start of {node.loop}"
+            start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
+            saved = await _Asked(start), 0
+        run: LoopRun[Any] = LoopRun(loop, saved[0], scope=scope, cancel=self.cancel, node_id=node.node_id)
+        run.num_committed = saved[1]
+        del saved
+        self.loop_runs[node.node_id] = run
+        try:
+            return await drive(run, context)
+        except FastVideoError:
+            raise
+        except (Exception, SystemExit) as error:  # steps are guarded; this is the loop's own code, on the control plane
+            raise as_failure(error, f"{scope.path()}: {node.loop}, after {run.num_committed} steps,") from error
+        finally:
+            self.loop_runs.pop(node.node_id, None)
+
+    async def _make_artifact(self, node: ArtifactNode) -> Artifact:
+        self.cancel.check(self.scope)
+        where = f"{self.scope.path()}: the artifact {node.node_id}"
+        self._output(node.source, self.results[node.source.node])
+        artifact: Artifact = await _Asked(HostWork(lambda: self.make_artifact(node), where))
+        self.events.artifact(node.node_id, node.modality)
+        return artifact
+
+    def _has_sources(self, node: Node) -> bool:
+        return node.node_id in self._saved or all(name in self.results for name in _sources(node))
+
+    def _node(self, node_id: str) -> Node:
+        return next(node for node in self.prepared.nodes if node.node_id == node_id)
+
+    def _inputs(self, node: ModelLoopNode) -> dict[str, Any]:
         inputs = {}
         for port, edge in node.inputs.items():
             if isinstance(edge, InputEdge):
                 inputs[port] = self.prepared.inputs.get(edge.name)
             else:
-                upstream: LoopResult | None = await results[edge.node]
+                upstream: LoopResult | None = self.results[edge.node]
                 inputs[port] = None if upstream is None else self._output(edge, upstream)
-        started_at = time.monotonic()
-        try:
-            if node.requires_input is not None and self.prepared.inputs.get(node.requires_input) is None:
-                return None
-            return await self._run_loop(node, inputs)
-        finally:
-            self._progress.finished(node.node_id)
-            self._durations[node.node_id] = time.monotonic() - started_at
+        return inputs
 
     def _output(self, edge: TensorEdge, result: LoopResult) -> Any:
         if edge.output in result.outputs:
@@ -213,52 +321,20 @@ class RequestRun:
         given = ", ".join(result.outputs) or "nothing"
         raise ExecutionError(f"{self.scope.path()}: loop {edge.node} gave no {edge.output!r}; it gave {given}")
 
-    async def _run_loop(self, node: ModelLoopNode, inputs: Mapping[str, Any]) -> LoopResult:
-        scope = self.scope.child("loop", node.node_id)
-        self.cancel.check(scope)
-        request = self._loop_request(node, inputs, scope)
-        loop = self._instance.loop(node.loop)
-        state = await self._executor.call(
-            lambda: loop.init(request, LoopContext(make_generator)), where=f"{scope.path()}: the start of {node.loop}"
-        )
-        run: LoopRun[Any] = LoopRun(loop, state, scope=scope, cancel=self.cancel, node_id=node.node_id)
-        self.loop_runs[node.node_id] = run
-        try:
-            return await drive(run, _NodeContext(self._executor, self._progress, self, scope))
-        except FastVideoError:
-            raise
-        except (Exception, SystemExit) as error:  # steps are guarded; this is the loop's own code, on the control plane
-            raise as_failure(error, f"{scope.path()}: {node.loop}, after {run.num_committed} steps,") from error
-        finally:
-            del self.loop_runs[node.node_id]
-
-    def _loop_request(self, node: ModelLoopNode, inputs: Mapping[str, Any], scope: CancelScope) -> LoopRequest:
+    def _loop_request(self, node: ModelLoopNode, scope: CancelScope) -> LoopRequest:
         request = self.prepared.request
         return LoopRequest(
             request_id=request.request_id,
             node_id=node.node_id,
             loop_id=node.loop,
             parameters=self.prepared.parameters_of(node.node_id),
-            inputs=inputs,
+            inputs=self._inputs(node),
             cancel_scope=scope,
             profile="rollout" if request.outputs.capture_behavior else "serve",
             is_exact=request.exact,
         )
 
-    async def _make_artifact(self, node: ArtifactNode, value: Any) -> Artifact:
-        self.cancel.check(self.scope)
-        artifact = await self._executor.call(
-            lambda: make_artifact(node, value, self.prepared, self._instance),
-            where=f"{self.scope.path()}: the artifact {node.node_id}",
-        )
-        self._events.artifact(node.node_id, node.modality)
-        return artifact
 
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that ended a group of tasks: the first that is not the cancellation of the others."""
-    for error in errors.exceptions:
-        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
-        if not isinstance(found, asyncio.CancelledError):
-            return found
-    return errors
+def _sources(node: Node) -> list[str]:
+    edges = [node.source] if isinstance(node, ArtifactNode) else list(node.inputs.values())
+    return [edge.node for edge in edges if isinstance(edge, TensorEdge)]

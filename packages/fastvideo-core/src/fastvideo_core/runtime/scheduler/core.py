@@ -170,6 +170,12 @@ class Scheduler:
         if self._log is not None:
             self._log.ended("finished_transfer", now, step.transfer_bytes, 0.0)
 
+    def retract(self, step: ReadyStep, now: float) -> None:
+        """Forget one step that was offered; one that runs, or has run, is no trouble."""
+        is_known = self.ready.pop(step, self) is not self or self.transfers.pop(step, self) is not self
+        if is_known and self._log is not None:
+            self._log.ended("retract", now, step.step_id, 0.0)
+
     def withdraw(self, job_id: str, now: float) -> None:
         """Forget a job, however it has ended: its steps, its place, and what it held; unknown ones are no trouble."""
         job = self.queued.pop(job_id, None) or self.running.pop(job_id, None)

@@ -61,7 +61,7 @@ class DecisionLog:
         self._answers = []
 
     def ended(self, kind: str, now: float, subject: int, seconds: float) -> None:
-        """Note the end of a call or a transfer."""
+        """Note the end of a call or a transfer, or that a step is no longer wanted."""
         self.records.append([kind, now, subject, seconds])
 
     def withdrawn(self, job_id: str, now: float) -> None:
@@ -113,6 +113,8 @@ class _Replay:
             getattr(scheduler, kind)(step, now)
         elif kind == "withdraw":
             scheduler.withdraw(subject, now)
+        elif kind == "retract":
+            scheduler.retract(self.steps[subject], now)
         elif kind == "finished":
             scheduler.finished(subject, now, record[3])
         elif kind == "finished_transfer":

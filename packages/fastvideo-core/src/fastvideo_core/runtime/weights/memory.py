@@ -67,6 +67,15 @@ def available_memory(device: str = "cpu") -> int:
     return _available_device_memory(device)
 
 
+def measured_limit(device: str) -> int:
+    """Return the bytes that requests may take on a device besides what is there already: nine tenths of what is left.
+
+    Raises:
+        ResourceError: If there is no such device here.
+    """
+    return available_memory(device) * 9 // 10
+
+
 def check_memory(
     need_bytes: int,
     *,

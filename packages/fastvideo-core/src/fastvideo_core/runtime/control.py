@@ -1,0 +1,394 @@
+"""The control plane: steps the loops of all requests, asks the scheduler what runs next, and hands it to a worker.
+
+Everything here runs on one thread, the control plane's; only `ControlPlane.call` may be used from others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError, WorkerLostError, describe_failure
+from fastvideo_core.loop.work import Wait, WorkPlan
+from fastvideo_core.request.artifacts import Artifact
+from fastvideo_core.runtime.failures import as_failure, release_frames
+from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.offers import Offers
+from fastvideo_core.runtime.run import GenerationResult, HostWork, Node, RequestRun
+from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
+from fastvideo_core.runtime.scheduler.core import Scheduler
+from fastvideo_core.runtime.steps import CallOutcome, Tap, run_call
+from fastvideo_core.runtime.workers import Worker
+
+__all__ = ["Active", "ControlPlane", "Task"]
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A node in progress.
+
+    Attributes:
+        active: Its request.
+        node: The node; None for what is done after the last one.
+        coroutine: What runs; None once it has ended.
+        step: What it has asked for and not been given.
+        is_in_flight: Whether that is on a worker.
+        timer: What ends its wait for a time.
+    """
+
+    active: Active
+    node: Node | None
+    coroutine: Coroutine[Any, Any, Any] | None
+    step: ReadyStep | None = None
+    is_in_flight: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A request that has been accepted and has not ended.
+
+    Attributes:
+        run: The request.
+        job: The same, for the scheduler.
+        future: Its result to come.
+        on_end: Called once it has ended, before the result is there.
+        tasks: Nodes in progress.
+        error: Why it is about to end early, while its latents are saved.
+    """
+
+    run: RequestRun
+    job: Job
+    future: Future[GenerationResult] = field(default_factory=Future)
+    on_end: Callable[[], None] = lambda: None
+    tasks: dict[Task, None] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+class ControlPlane:
+    """Runs requests on one resident model.
+
+    Args:
+        instance: The model.
+        scheduler: Decides.
+        offers: Makes offers to the scheduler of what the loops ask for.
+        tap: Observer of intermediate tensors.
+        on_committed: Told the request, and the seconds of compute of each of its committed steps.
+        on_cancelled: Told the request before a cancellation drops its states.
+    """
+
+    def __init__(
+        self,
+        instance: ModelInstance,
+        scheduler: Scheduler,
+        offers: Offers,
+        *,
+        tap: Tap | None = None,
+        on_committed: Callable[[Active, float], None] | None = None,
+        on_cancelled: Callable[[Active], None] | None = None,
+    ) -> None:
+        self._instance: ModelInstance | None = instance
+        self._scheduler = scheduler
+        self._offers = offers
+        self._tap = tap
+        self._on_committed = on_committed
+        self._on_cancelled = on_cancelled
+        self._actives: dict[str, Active] = {}
+        self._num_settling = 0
+        self._idle: list[Callable[[], None]] = []
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._broken)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fastvideo-control", daemon=True)
+        self._thread.start()
+        self._workers = [Worker(f"fastvideo-device-{index}", self._notify) for index in range(len(scheduler.workers))]
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is on the control plane's thread."""
+        return threading.current_thread() is self._thread
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run a function on the control plane's thread, and return what it returns; from any thread."""
+        if self.is_own_thread:
+            return function()
+        answer: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - whoever called gets it
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return answer.result()
+
+    def accept(self, active: Active) -> None:
+        """Take a request.
+
+        Raises:
+            InputError: Its id is in use.
+            ResourceError: It could never run, or too many wait.
+        """
+        run = active.run
+        self._scheduler.submit(active.job, time.monotonic())
+        self._actives[run.request_id] = active
+        run.cancel.listen(lambda: self._notify(partial(self._cancelled, active)))
+        run.events.accepted()
+        self._cancelled(active)  # it may have been, before anybody listened
+        self._loop.call_soon(self._pump)
+
+    def close(self) -> None:
+        """Wait until all requests have ended, then stop the workers and the thread."""
+        empty = threading.Event()
+        self.call(lambda: self._tell_when_idle(empty.set))
+        empty.wait()
+        for worker in self._workers:
+            worker.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._instance = None
+
+    def _tell_when_idle(self, tell: Callable[[], None]) -> None:
+        if self._actives or self._num_settling:
+            self._idle.append(tell)
+        else:
+            tell()
+
+    def _notify(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the control plane has stopped, so nobody waits
+            self._loop.call_soon_threadsafe(function)
+
+    def _pump(self) -> None:
+        """Start what can start, and give every idle worker something to do."""
+        now = time.monotonic()
+        for job in self._scheduler.start_jobs(now):
+            self._start_nodes(self._actives[job.job_id])
+        while (batch := self._scheduler.next_batch(now)) is not None:
+            self._dispatch(batch)
+
+    def _start_nodes(self, active: Active) -> None:
+        for node in active.run.next_nodes():
+            task = Task(active, node, active.run.run_node(node))
+            active.tasks[task] = None
+            self._resume(task)
+            if active.run.request_id not in self._actives:
+                return
+
+    def _resume(self, task: Task, value: Any = None, error: BaseException | None = None) -> None:
+        """Send an answer into a node's coroutine, and take its next wish or its end."""
+        if task.coroutine is None:
+            return  # its request has ended meanwhile
+        task.step = None
+        try:
+            wish = task.coroutine.send(value) if error is None else task.coroutine.throw(error)
+        except StopIteration as stop:
+            self._finish_task(task, stop.value)
+        except Exception as failure:  # noqa: BLE001 - one request's error, of whatever kind, ends that one alone
+            self._fail(task, failure)
+        else:
+            self._take(task, wish)
+
+    def _take(self, task: Task, wish: WorkPlan[Any] | HostWork | Wait) -> None:
+        """Offer a step to the scheduler, or set a timer."""
+        if isinstance(wish, Wait):
+            assert wish.until_s is not None, "a session's waits are refused where they are asked for"
+            delay_s = max(0.0, wish.until_s - time.monotonic())
+            task.timer = self._loop.call_later(delay_s, self._wake, task)
+            return
+        now = time.monotonic()
+        task.step = self._offers.make(task.active.job, wish, task, now)
+        self._scheduler.offer(task.step, now)
+
+    def _wake(self, task: Task) -> None:
+        task.timer = None
+        self._resume(task)
+        self._pump()
+
+    def _finish_task(self, task: Task, value: Any) -> None:
+        active, task.coroutine = task.active, None
+        del active.tasks[task]
+        if task.node is None:
+            assert active.error is not None
+            self._end(active, active.error, artifacts=value)
+            return
+        active.run.finish_node(task.node, value)
+        if active.run.is_complete:
+            self._end(active, None)
+        else:
+            self._start_nodes(active)
+
+    def _dispatch(self, batch: Batch) -> None:
+        wishes = []
+        for step in batch.steps:
+            task, wish = step.handle
+            task.is_in_flight = True
+            wishes.append(wish)
+        first = wishes[0]
+        if isinstance(first, HostWork):
+            work: Callable[[], Any] = partial(_guarded, first)
+        else:
+            assert self._instance is not None, "no step is left when the control plane is closed"
+            work = partial(run_call, self._instance, wishes, self._tap)
+        self._workers[batch.worker].submit(work, partial(self._finished, batch))
+
+    def _finished(self, batch: Batch, outcome: Any) -> None:
+        """Give a call's results to those who asked, then find the worker something else to do."""
+        now = time.monotonic()
+        tasks = [step.handle[0] for step in batch.steps]
+        if isinstance(outcome, CallOutcome):
+            self._offers.measured(batch, outcome)
+            self._scheduler.finished(batch.worker, now, outcome.seconds)
+            self._deliver(batch, tasks, outcome)
+        else:
+            self._scheduler.finished(batch.worker, now, 0.0)
+            for task in tasks:
+                task.is_in_flight = False
+                if isinstance(outcome, BaseException):
+                    self._resume(task, error=outcome)
+                else:
+                    self._resume(task, outcome)
+        self._pump()
+
+    def _deliver(self, batch: Batch, tasks: list[Task], outcome: CallOutcome) -> None:
+        share_s = outcome.seconds / len(tasks)
+        for step, task, one in zip(batch.steps, tasks, outcome.outcomes, strict=True):
+            task.is_in_flight = False
+            step.handle = None  # the plan holds the tensors that the step read
+            if isinstance(one, BaseException):
+                self._resume(task, error=one)
+                continue
+            self._resume(task, one)
+            active = task.active
+            if self._on_committed is not None and active.run.request_id in self._actives:
+                self._on_committed(active, share_s)
+
+    def _cancelled(self, active: Active) -> None:
+        """End what a cancellation is aimed at, unless it is on a worker: then it ends at that step's boundary."""
+        run = active.run
+        if run.request_id not in self._actives or active.error is not None:
+            return
+        if not run.started:
+            if (error := _cancellation(run, run.scope)) is not None:
+                self._end(active, error)
+                self._pump()
+            return
+        for task in tuple(active.tasks):
+            if task.is_in_flight or task.coroutine is None or task.node is None:
+                continue
+            scope = run.scope if task.node.kind == "artifact" else run.scope.child("loop", task.node.node_id)
+            if (error := _cancellation(run, scope)) is not None:
+                self._resume(task, error=error)
+                self._pump()
+                return
+
+    def _fail(self, task: Task, error: Exception) -> None:
+        """End a request early; what it holds of finished latents is saved first, on the device plane."""
+        active, task.coroutine = task.active, None
+        active.tasks.pop(task, None)
+        if isinstance(error, CancelledError) and self._on_cancelled is not None and active.error is None:
+            self._on_cancelled(active)
+        self._close_tasks(active)
+        nodes = [] if isinstance(error, (CancelledError, WorkerLostError)) or active.error else active.run.salvage()
+        if not nodes:
+            self._end(active, active.error or error)
+            return
+        active.error = error
+        saving = Task(active, None, _salvage(active.run, nodes))
+        active.tasks[saving] = None
+        self._resume(saving)
+
+    def _close_tasks(self, active: Active) -> None:
+        for task in active.tasks:
+            if task.coroutine is not None:
+                task.coroutine.close()
+                task.coroutine = None
+            if task.timer is not None:
+                task.timer.cancel()
+            if task.step is not None:
+                self._scheduler.retract(task.step, time.monotonic())
+                task.step = None
+        active.tasks.clear()
+
+    def _end(self, active: Active, error: Exception | None, artifacts: dict[str, Artifact] | None = None) -> None:
+        """Free everything that a request holds, and tell of its end."""
+        run = active.run
+        self._close_tasks(active)
+        self._scheduler.withdraw(run.request_id, time.monotonic())
+        del self._actives[run.request_id]
+        result = run.result() if error is None else None
+        if isinstance(error, CancelledError):
+            run.events.cancelled(str(error))
+        elif error is not None:
+            if artifacts and isinstance(error, FastVideoError):
+                error.artifacts = artifacts
+            run.events.failed(error)
+        run.release()
+        # Not at once: frames on the stack, which the error keeps alive, hold the step's tensors.
+        self._num_settling += 1
+        self._loop.call_soon(self._settle, active, result, error)
+
+    def _settle(self, active: Active, result: GenerationResult | None, error: Exception | None) -> None:
+        """Hand a request's result or error out."""
+        active.on_end()
+        if error is not None:
+            release_frames(error)
+            active.future.set_exception(error)
+        else:
+            assert result is not None
+            active.future.set_result(result)
+        self._num_settling -= 1
+        if not self._actives and not self._num_settling:
+            for tell in self._idle:
+                tell()
+            self._idle.clear()
+        self._pump()
+
+    def _broken(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End all requests when the control plane itself has a fault: nobody waits for what will not come."""
+        cause = context.get("exception")
+        _LOG.error("the control plane failed: %s", context.get("message"), exc_info=cause)
+        text = describe_failure(cause) if cause is not None else str(context.get("message"))
+        for active in tuple(self._actives.values()):
+            with suppress(Exception):
+                self._end(active, ExecutionError(f"{active.run.scope.path()}: the control plane failed: {text}"))
+
+
+def _guarded(work: HostWork) -> Any:
+    """Do host work; whatever it raises ends one request and not the worker."""
+    try:
+        return work.function()
+    except BaseException as error:
+        failure = as_failure(error, work.where)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _cancellation(run: RequestRun, scope: Any) -> CancelledError | None:
+    try:
+        run.cancel.check(scope)
+    except CancelledError as error:
+        return error
+    return None
+
+
+async def _salvage(run: RequestRun, nodes: list[Any]) -> dict[str, Artifact]:
+    """Return the latents that a failing request has; what cannot be saved is left out, since it has failed already."""
+    saved = {}
+    for node in nodes:
+        where = f"{run.scope.path()}: the artifact {node.node_id}"
+        with suppress(FastVideoError):
+            saved[node.node_id] = await run.on_device(partial(run.make_artifact, node), where)
+    return saved

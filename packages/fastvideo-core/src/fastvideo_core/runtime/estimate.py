@@ -1,0 +1,106 @@
+"""What a whole request will need, before it starts: bytes at the worst, and predicted device-seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fastvideo_core.card import resolve_ref
+from fastvideo_core.loop.base import LoopEstimate, LoopEstimator, ModelView
+from fastvideo_core.loop.work import BatchKey, StepCost
+from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
+from fastvideo_core.runtime.failures import as_failure
+from fastvideo_core.runtime.prepare import PreparedRequest
+
+__all__ = ["CostSource", "RequestEstimate", "estimate_request"]
+
+
+class CostSource(Protocol):
+    """Predicts the seconds of calls; `fastvideo_core.cost.CostModel` is one."""
+
+    def predict(self, key: BatchKey, cost: StepCost, num_plans: int = 1) -> float:
+        """Return the predicted seconds of one call of `num_plans` equal plans."""
+        ...
+
+    def observe(self, key: BatchKey, cost: StepCost, num_plans: int, seconds: float) -> None:
+        """Learn from a measured call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEstimate:
+    """What a request will need.
+
+    Attributes:
+        resident_bytes: Most bytes between two steps: of the loops that run at a time, and of the results kept by then.
+        peak_bytes: Most bytes that one step, alone in its call, takes on top.
+        cache_blocks: Most blocks of each cache.
+        seconds: Predicted device-seconds of all steps, each alone in its call.
+        num_steps: Steps in all; zero where nothing is known.
+    """
+
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    cache_blocks: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    num_steps: int = 0
+
+
+def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSource) -> RequestEstimate:
+    """Add up what the loops of a request say.
+
+    Nodes of one depth may run side by side, and all results stay to the end.
+
+    Raises:
+        InputError: A loop refuses the request.
+        ExecutionError: A loop's estimate fails.
+    """
+    loops = {node.node_id: _estimate(node, prepared, view) for node in prepared.nodes if _is_loop(node)}
+    depths = _depths(prepared)
+    resident: dict[int, int] = {}
+    blocks: dict[str, int] = {}
+    for node_id, loop in loops.items():
+        resident[depths[node_id]] = resident.get(depths[node_id], 0) + loop.resident_bytes
+        for name, count in loop.cache_blocks.items():
+            blocks[name] = blocks.get(name, 0) + count
+    kept = sum(loop.result_bytes for loop in loops.values())
+    steps = [step for loop in loops.values() for step in loop.steps]
+    return RequestEstimate(
+        resident_bytes=kept + max(resident.values(), default=0),
+        peak_bytes=max((loop.peak_bytes for loop in loops.values()), default=0),
+        cache_blocks=blocks,
+        seconds=sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in steps),
+        num_steps=sum(step.num_steps for step in steps),
+    )
+
+
+def _is_loop(node: ModelLoopNode | ArtifactNode) -> bool:
+    return isinstance(node, ModelLoopNode)
+
+
+def _estimate(node: Any, prepared: PreparedRequest, view: ModelView) -> LoopEstimate:
+    spec = prepared.card.loops[node.loop]
+    is_skipped = node.requires_input is not None and prepared.inputs.get(node.requires_input) is None
+    if spec.estimate is None or is_skipped:
+        return LoopEstimate(())
+    estimator: LoopEstimator = resolve_ref(spec.estimate)
+    inputs = {port: prepared.inputs.get(edge.name) for port, edge in node.inputs.items() if isinstance(edge, InputEdge)}
+    parameters = prepared.parameters_of(node.node_id)
+    try:
+        return estimator(spec, view, parameters, inputs, exact=prepared.request.exact)
+    except Exception as error:
+        failure = as_failure(error, f"the estimate of loop {node.loop}")
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _depths(prepared: PreparedRequest) -> dict[str, int]:
+    """Return how many nodes lie before each one; sources come first in a prepared request."""
+    depths: dict[str, int] = {}
+    for node in prepared.nodes:
+        edges = [node.source] if isinstance(node, ArtifactNode) else node.inputs.values()
+        sources = [edge.node for edge in edges if isinstance(edge, TensorEdge)]
+        depths[node.node_id] = 1 + max((depths[source] for source in sources), default=0)
+    return depths

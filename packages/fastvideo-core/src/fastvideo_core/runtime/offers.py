@@ -1,0 +1,91 @@
+"""From what a loop asks for to what the scheduler is offered: its price, its bytes, and with whom it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastvideo_core.card import ModelCard, resolve_ref
+from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkPlan
+from fastvideo_core.runtime.estimate import CostSource
+from fastvideo_core.runtime.run import HostWork
+from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
+from fastvideo_core.runtime.steps import CallOutcome
+
+__all__ = ["Offers"]
+
+_NO_SHAPE = ShapeSignature(())
+HOST_S = 1e-3
+"""What host work is taken to last: it is short, and nothing is known of it."""
+
+
+class Offers:
+    """Prices plans, and numbers their batch keys.
+
+    Args:
+        card: The card whose loops run.
+        costs: Predicts seconds.
+    """
+
+    def __init__(self, card: ModelCard, costs: CostSource) -> None:
+        self._costs = costs
+        self._groups: dict[BatchKey, int] = {}
+        self._num_groups = 0
+        self._max_batch = {name: spec.max_batch for name, spec in card.loops.items()}
+        self._can_batch: Mapping[str, Callable[[Any, Any], bool]] = {
+            name: resolve_ref(spec.can_batch) for name, spec in card.loops.items() if spec.can_batch is not None
+        }
+
+    @property
+    def has_unequal_groups(self) -> bool:
+        """Whether a loop of the card lets unequal steps share a call."""
+        return bool(self._can_batch)
+
+    def make(self, job: Job, wish: WorkPlan[Any] | HostWork, task: Any, now: float) -> ReadyStep:
+        """Return the offer of a step, or of host work, which is alone in its call."""
+        patience_at = now + job.latency_class.patience_s
+        if isinstance(wish, HostWork):
+            return ReadyStep(job, -1, patience_at, HOST_S, handle=(task, wish))
+        resources = wish.resources
+        most = wish.max_batch or self._max_batch[wish.loop_id]
+        return ReadyStep(
+            job,
+            self._group(wish),
+            patience_at,
+            self._costs.predict(wish.batch_key, resources.cost),
+            resources.peak_bytes,
+            1 << 30 if most is None else most,
+            wish.placement.pool,
+            wish.placement.affinity,
+            resources.transfer_bytes,
+            (task, wish),
+        )
+
+    def predict(self, step: ReadyStep, num_plans: int) -> float:
+        """Return the predicted seconds of one call of a step with others like it."""
+        wish = step.handle[1]
+        if isinstance(wish, HostWork):
+            return HOST_S
+        return self._costs.predict(wish.batch_key, wish.resources.cost, num_plans)
+
+    def can_batch(self, one: ReadyStep, other: ReadyStep) -> bool:
+        """Tell whether two steps of one group may share a call."""
+        plan = one.handle[1]
+        decide = self._can_batch.get(plan.loop_id)
+        return decide is None or decide(plan, other.handle[1])
+
+    def measured(self, batch: Batch, outcome: CallOutcome) -> None:
+        """Let the cost model learn from a call that went as it should."""
+        if outcome.is_clean:
+            plan = batch.steps[0].handle[1]
+            self._costs.observe(plan.batch_key, plan.resources.cost, len(batch.steps), outcome.seconds)
+
+    def _group(self, plan: WorkPlan[Any]) -> int:
+        key = plan.batch_key
+        if plan.loop_id in self._can_batch:
+            key = key._replace(shape_sig=_NO_SHAPE)
+        number = self._groups.get(key)
+        if number is None:
+            number = self._groups[key] = self._num_groups
+            self._num_groups += 1
+        return number
