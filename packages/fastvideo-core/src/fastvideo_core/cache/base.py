@@ -1,10 +1,15 @@
-"""The key of cached content: every field that can change what the content means."""
+"""The key of cached content, every field that can change what it means, and what a request holds of a cache."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
-__all__ = ["CacheKey"]
+from fastvideo_core.errors import ExecutionError
+
+__all__ = ["CacheHandle", "CacheKey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +51,59 @@ class CacheKey:
     input_hashes: tuple[tuple[str, str], ...] = ()
     step_index: int | None = None
     contract_version: str = "1"
+
+
+class CacheHandle(ABC):
+    """What a request holds of a pool, whatever its class; released exactly once, and a context manager that does so.
+
+    Attributes:
+        pool: Name of the pool, for messages.
+    """
+
+    __slots__ = ("_is_released", "pool")
+
+    def __init__(self, pool: str) -> None:
+        self.pool = pool
+        self._is_released = False
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Bytes of the pool that it stands for; shared ones count for each who holds them."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it was given back."""
+        return self._is_released
+
+    def release(self) -> None:
+        """Give back what is held.
+
+        Raises:
+            ExecutionError: It was given back before.
+        """
+        self.check_held()
+        self._is_released = True
+        self._give_back()
+
+    def check_held(self) -> None:
+        """Refuse to go on with what was given back.
+
+        Raises:
+            ExecutionError: It was.
+        """
+        if self._is_released:
+            raise ExecutionError(f"a handle of cache {self.pool!r} was released before")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_released:
+            self.release()
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Return it to the pool; called once."""

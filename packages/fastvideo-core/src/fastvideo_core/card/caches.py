@@ -23,6 +23,7 @@ class CacheContract(Contract):
         contract_version: Part of every key: raised when the meaning of the content changes.
         keyed_by: Fields of `CacheKey` that change the content besides those always in the key.
         block_bytes: Size of one block where it is fixed by the card.
+        max_bytes: Budget of the pool; None takes the runtime's default. A deployment may set another.
         shareable: Whether requests may share an entry.
     """
 
@@ -31,6 +32,7 @@ class CacheContract(Contract):
     contract_version: str = "1"
     keyed_by: tuple[str, ...] = ()
     block_bytes: int | None = Field(default=None, gt=0)
+    max_bytes: int | None = Field(default=None, gt=0)
     shareable: bool = False
 
 
