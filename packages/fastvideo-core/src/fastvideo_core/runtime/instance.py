@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,24 @@ from typing import Any
 import torch
 
 from fastvideo_core.card import ComponentFiles, ComponentSpec, LoopSpec, ModelCard, resolve_ref
-from fastvideo_core.errors import CardError, CheckpointError, FastVideoError, describe_failure
+from fastvideo_core.errors import (
+    CardError,
+    CheckpointError,
+    ComponentAsleepError,
+    FastVideoError,
+    ParameterError,
+    describe_failure,
+)
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.runtime.sleep import (
+    Reload,
+    SleepingComponent,
+    SleepMode,
+    choose_mode,
+    let_go,
+    put_to_sleep,
+    wake_all,
+)
 from fastvideo_core.runtime.weights.module import LoadReport
 from fastvideo_core.runtime.weights.needs import HOST_KINDS
 
@@ -120,6 +137,7 @@ class ModelInstance:
         components: Loaded components by name.
         precision: Number format.
         device: Where the weights are.
+        reload: Loads components anew, so that their weights can be dropped for a while; None rules that out.
 
     Attributes:
         view: What the loops see of it.
@@ -135,12 +153,15 @@ class ModelInstance:
         *,
         precision: str,
         device: torch.device,
+        reload: Reload | None = None,
     ) -> None:
         self.card = card
         self.instance_id = instance_id
         self.precision = precision
         self.device = device
         self._components = dict(components)
+        self._asleep: dict[str, SleepingComponent] = {}
+        self._reload = reload
         version = "+".join(part.weights_version for part in components.values() if part.weights_version)
         self.view = InstanceView(card, instance_id, components, precision=precision, weights_version=version)
         self.loops: dict[str, Loop[Any]] = {}
@@ -155,7 +176,14 @@ class ModelInstance:
         return self._component(component_id).config
 
     def component(self, component_id: str) -> Any:
-        """Return a component."""
+        """Return a component.
+
+        Raises:
+            ComponentAsleepError: Its weights are not here now.
+            CheckpointError: It was not loaded.
+        """
+        if component_id in self._asleep:
+            raise ComponentAsleepError(f"a step of {self.card.model_id} needs its weights", components=(component_id,))
         return self._component(component_id).component
 
     def has_component(self, component_id: str) -> bool:
@@ -174,23 +202,101 @@ class ModelInstance:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of weights in memory."""
-        return sum(part.num_bytes for part in self._components.values())
+        """Bytes of weights on the device."""
+        return sum(part.num_bytes for name, part in self._components.items() if name not in self._asleep)
+
+    @property
+    def asleep(self) -> dict[str, int]:
+        """Components that sleep, with the bytes that they gave back."""
+        return {name: bed.num_bytes for name, bed in self._asleep.items()}
+
+    def sleep(self, components: Iterable[str], mode: SleepMode | None = None) -> int:
+        """Take components' weights off the device until they are woken; called between steps, where steps run.
+
+        Loops that need them are refused meanwhile, and so are their steps. What sleeps already goes on sleeping.
+
+        Args:
+            components: Their names.
+            mode: "drop" reads them from the checkpoint again when they wake; "host" keeps them in pinned host memory,
+                changes since loading included; None takes "host", and on a CPU "drop".
+
+        Returns:
+            Bytes that are free now.
+
+        Raises:
+            ParameterError: A component has no weights or is not there, or the mode makes no sense here.
+        """
+        names = [name for name in dict.fromkeys(components) if name not in self._asleep]
+        chosen = choose_mode(mode, self.device)
+        for name in names:
+            self._check_can_sleep(name, chosen)
+        before = self.num_bytes
+        for name in names:
+            part = self._components[name]
+            module = weakref.ref(part.component)
+            self._asleep[name] = put_to_sleep(part, chosen)
+            self._components[name] = self._asleep[name].part
+            del part
+            let_go(module, self.device)
+        return before - self.num_bytes
+
+    def wake(self, components: Iterable[str] | None = None) -> int:
+        """Bring components' weights back, all or none, to the bit as they were; what is awake stays so.
+
+        Args:
+            components: Their names; None wakes all that sleep.
+
+        Returns:
+            Bytes that are in use again.
+
+        Raises:
+            ParameterError: There is no such component.
+            CheckpointError: The checkpoint has changed, or cannot be read.
+            ResourceError: There is no room for them.
+        """
+        names = list(dict.fromkeys(self._asleep if components is None else components))
+        for name in names:
+            self._check_known(name)
+        beds = {name: self._asleep[name] for name in names if name in self._asleep}
+        assert self._reload is not None or all(bed.module is not None for bed in beds.values())
+        before = self.num_bytes
+        woken = wake_all(beds, self._reload or (lambda _: {}), self.device)
+        self._components.update(woken)
+        for name in beds:
+            del self._asleep[name]
+        return self.num_bytes - before
 
     def loop(self, loop_id: str) -> Loop[Any]:
         """Return a loop of the card.
 
         Raises:
             CheckpointError: Components that the loop needs were not loaded.
+            ComponentAsleepError: They sleep.
         """
+        spec: LoopSpec = self.card.loops[loop_id]
+        if asleep := tuple(name for name in spec.components if name in self._asleep):
+            raise ComponentAsleepError(f"loop {loop_id} of {self.card.model_id} needs its weights", components=asleep)
         if loop_id in self.loops:
             return self.loops[loop_id]
-        spec: LoopSpec = self.card.loops[loop_id]
         missing = sorted(set(spec.components) - set(self._components))
         raise CheckpointError(
             f"loop {loop_id} of {self.card.model_id} needs components that are not loaded: {', '.join(missing)}; "
             "open the engine with a task that needs them"
         )
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._components:
+            allowed = ", ".join(part for part in self._components if not _is_host(self.card, part))
+            raise ParameterError("no such component is loaded", field="components", value=name, allowed=allowed)
+
+    def _check_can_sleep(self, name: str, mode: SleepMode) -> None:
+        self._check_known(name)
+        if not isinstance(self._components[name].component, torch.nn.Module):
+            raise ParameterError("has no weights that could sleep", field="components", value=name)
+        if mode == "drop" and self._reload is None:
+            raise ParameterError(
+                "cannot be dropped: this instance was not loaded from a checkpoint", field="components", value=name
+            )
 
     def _component(self, component_id: str) -> LoadedComponent:
         if component_id in self._components:

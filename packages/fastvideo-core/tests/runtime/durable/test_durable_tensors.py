@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 import pytest
 import torch
@@ -86,4 +85,4 @@ def test_other_names_are_refused(tmp_path):
 def test_a_format_that_safetensors_lacks_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(StateError, match="complex128 cannot be stored"):
         write_tensors(Disk(), tmp_path / "x", {"a": torch.zeros(1, dtype=torch.complex128)})
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

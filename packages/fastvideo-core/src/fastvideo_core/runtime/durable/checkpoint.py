@@ -20,7 +20,7 @@ from fastvideo_core.card import ModelCard, resolve_ref
 from fastvideo_core.errors import FastVideoError, StateError, describe_failure
 from fastvideo_core.loop.state import decode_tree, encode_tree, place_tensor, state_schema, tensor_layout
 from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, RunningNode
-from fastvideo_core.runtime.durable.disk import Disk
+from fastvideo_core.runtime.durable.disk import STALE_PREFIX, Disk
 from fastvideo_core.runtime.durable.sealed import seal, unseal
 from fastvideo_core.runtime.durable.tensors import TensorReader, write_tensors
 
@@ -284,7 +284,8 @@ def _write_pack(
 def _forget_unused(disk: Disk, folder: Path, ledger: TensorLedger) -> None:
     used = {one.pack for one in ledger.stored.values()}
     for path in sorted(folder.iterdir()):
-        if _PACK.fullmatch(path.name) and path.name not in used:
+        is_pack = _PACK.fullmatch(path.name) is not None
+        if path.name.startswith(STALE_PREFIX) or (is_pack and path.name not in used):
             disk.sweep(path)
             ledger.pack_bytes.pop(path.name, None)
 

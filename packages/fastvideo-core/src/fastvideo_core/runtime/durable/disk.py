@@ -43,7 +43,7 @@ class Disk:
         try:
             num_bytes = sum(self._write_all(descriptor, part) for part in parts)
             self._do(os.fsync, descriptor)
-        except OSError:
+        except Exception:
             os.close(descriptor)
             self.remove(path)
             raise

@@ -309,6 +309,25 @@ class StateStore:
             entries = self._entries("jobs")
             return [self._load(entry, instance) for entry in entries if entry.name not in held]
 
+    def reload(self, job_id: str, instance: ModelInstance) -> SavedJob | RefusedJob | None:
+        """Read the last checkpoint of a job that this process runs, after what it had in memory was lost.
+
+        Args:
+            job_id: The job.
+            instance: The model to go on with.
+
+        Returns:
+            The job as it was written down; None if it is not held.
+        """
+        with self._folder_lock:
+            job = self._jobs.get(job_id)
+            if job is None:
+                return None
+            with self._changed:
+                self._changed.wait_for(lambda: not job.is_writing)
+            del self._jobs[job_id]
+            return self._load(job.folder, instance)
+
     def flush(self) -> None:
         """Wait until every checkpoint that was begun is on the disk."""
         self._writer.flush()

@@ -42,7 +42,8 @@ def write_tensors(disk: Disk, path: Path, tensors: Mapping[str, torch.Tensor]) -
     digests: dict[str, str] = {}
     # The largest formats first, so that every tensor lies at a multiple of its own size.
     order = sorted(tensors, key=lambda name: -tensors[name].element_size())
-    disk.write(path, _parts({name: tensors[name] for name in order}, digests))
+    ordered = {name: tensors[name] for name in order}
+    disk.write(path, _parts(_header(ordered), ordered, digests))
     return digests
 
 
@@ -71,8 +72,8 @@ class TensorReader:
         return tensor
 
 
-def _parts(tensors: Mapping[str, torch.Tensor], digests: dict[str, str]) -> Iterator[Buffer]:
-    yield _header(tensors)
+def _parts(header: bytes, tensors: Mapping[str, torch.Tensor], digests: dict[str, str]) -> Iterator[Buffer]:
+    yield header
     for name, tensor in tensors.items():
         data = _bytes_of(host_tensor(tensor).contiguous())
         digests[name] = hashlib.sha256(data).hexdigest()
