@@ -16,6 +16,7 @@
     │   └── DownloadError          the hub did not give the files: offline, gated, or absent
     ├── ResourceError              the machine cannot do it: memory, disk, device
     │   ├── OutOfMemoryError       a step, alone in its call, found no memory
+    │   ├── ComponentAsleepError   a component's weights are not on the device now; says which to wake
     │   └── QueueFullError         too many requests wait; says when to come back
     ├── ExecutionError             a step failed while a request ran
     │   ├── NonFiniteError         NaN or infinity in a step's result
@@ -154,6 +155,19 @@ class ResourceError(FastVideoError):
 
 class OutOfMemoryError(ResourceError):
     """A step, alone in its call, found no memory on its device."""
+
+
+class ComponentAsleepError(ResourceError):
+    """Something needs components whose weights were put to sleep.
+
+    Args:
+        message: Who needs them.
+        components: The components to wake.
+    """
+
+    def __init__(self, message: str, *, components: tuple[str, ...]) -> None:
+        self.components = components
+        super().__init__(f"{message}: {', '.join(components)} asleep; wake them first")
 
 
 class QueueFullError(ResourceError):

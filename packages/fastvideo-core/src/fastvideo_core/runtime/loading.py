@@ -102,7 +102,11 @@ def load_instance(
     there = dict(loaded or {})
     specs = [spec for spec in needed_components(card, wanted) if spec.component_id not in there]
     read = load_components(card, specs, target, chosen, access=access, on_progress=on_progress, on_read=on_read)
-    return ModelInstance(card, card.model_id, {**there, **read}, precision=chosen, device=target)
+
+    def reload(names: Sequence[str]) -> dict[str, LoadedComponent]:
+        return load_components(card, [card.components[name] for name in names], target, chosen, access=access)
+
+    return ModelInstance(card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload)
 
 
 def load_components(
