@@ -65,6 +65,11 @@ class CancelState:
         """Call `wake` at every cancellation from now on, in the thread that cancels."""
         self._listeners.append(wake)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether any scope has been cancelled."""
+        return bool(self._reasons)
+
     def ignore(self) -> None:
         """Wake nobody any more."""
         self._listeners.clear()

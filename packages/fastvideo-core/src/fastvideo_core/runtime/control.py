@@ -9,71 +9,31 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from fastvideo_core.cache import FeatureHandle
 from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError, WorkerLostError, describe_failure
-from fastvideo_core.loop.work import Wait, WorkPlan
+from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
+from fastvideo_core.runtime.active import Active, Rebuilt, Task
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.offers import Offers
-from fastvideo_core.runtime.run import GenerationResult, HostWork, Node, RequestRun
-from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
+from fastvideo_core.runtime.run import GenerationResult, HostWork, RequestRun
+from fastvideo_core.runtime.scheduler.base import Batch
 from fastvideo_core.runtime.scheduler.core import Scheduler
+from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.steps import CallOutcome, Tap, run_call
 from fastvideo_core.runtime.workers import Worker
 
-__all__ = ["Active", "ControlPlane", "Task"]
+__all__ = ["ControlPlane"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A node in progress.
-
-    Attributes:
-        active: Its request.
-        node: The node; None for what is done after the last one.
-        coroutine: What runs; None once it has ended.
-        step: What it has asked for and not been given.
-        is_in_flight: Whether that is on a worker.
-        timer: What ends its wait for a time.
-    """
-
-    active: Active
-    node: Node | None
-    coroutine: Coroutine[Any, Any, Any] | None
-    step: ReadyStep | None = None
-    is_in_flight: bool = False
-    timer: asyncio.TimerHandle | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """A request that has been accepted and has not ended.
-
-    Attributes:
-        run: The request.
-        job: The same, for the scheduler.
-        future: Its result to come.
-        on_end: Called once it has ended, before the result is there.
-        tasks: Nodes in progress.
-        error: Why it is about to end early, while its latents are saved.
-    """
-
-    run: RequestRun
-    job: Job
-    future: Future[GenerationResult] = field(default_factory=Future)
-    on_end: Callable[[], None] = lambda: None
-    tasks: dict[Task, None] = field(default_factory=dict)
-    error: Exception | None = None
 
 
 class ControlPlane:
@@ -83,9 +43,12 @@ class ControlPlane:
         instance: The model.
         scheduler: Decides.
         offers: Makes offers to the scheduler of what the loops ask for.
+        shared: Results that requests share.
         tap: Observer of intermediate tensors.
         on_committed: Told the request, and the seconds of compute of each of its committed steps.
         on_cancelled: Told the request before a cancellation drops its states.
+        rebuild: Loads the model anew, on a worker, after its device was lost; returns it with the last checkpoints of
+            some requests. None if it cannot be.
     """
 
     def __init__(
@@ -93,17 +56,23 @@ class ControlPlane:
         instance: ModelInstance,
         scheduler: Scheduler,
         offers: Offers,
+        shared: SharedResults,
         *,
         tap: Tap | None = None,
         on_committed: Callable[[Active, float], None] | None = None,
         on_cancelled: Callable[[Active], None] | None = None,
+        rebuild: Callable[[list[str]], Rebuilt] | None = None,
     ) -> None:
         self._instance: ModelInstance | None = instance
         self._scheduler = scheduler
         self._offers = offers
+        self._shared = shared
         self._tap = tap
         self._on_committed = on_committed
         self._on_cancelled = on_cancelled
+        self._rebuild = rebuild
+        self._is_lost = False
+        self._has_failed = False
         self._actives: dict[str, Active] = {}
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
@@ -117,6 +86,12 @@ class ControlPlane:
     def is_own_thread(self) -> bool:
         """Whether the caller is on the control plane's thread."""
         return threading.current_thread() is self._thread
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests are being worked on: no fault of the control plane, no device lost, no worker gone."""
+        threads = (self._thread, *(worker.thread for worker in self._workers))
+        return not (self._is_lost or self._has_failed) and all(thread.is_alive() for thread in threads)
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the control plane's thread, and return what it returns; from any thread."""
@@ -172,6 +147,8 @@ class ControlPlane:
 
     def _pump(self) -> None:
         """Start what can start, and give every idle worker something to do."""
+        if self._is_lost:
+            return
         now = time.monotonic()
         for job in self._scheduler.start_jobs(now):
             self._start_nodes(self._actives[job.job_id])
@@ -207,9 +184,32 @@ class ControlPlane:
             delay_s = max(0.0, wish.until_s - time.monotonic())
             task.timer = self._loop.call_later(delay_s, self._wake, task)
             return
+        if isinstance(wish, WorkPlan) and wish.cache.result_key is not None:
+            task.claim = self._shared.ask(
+                wish, answer=partial(self._answer, task), compute=partial(self._offer, task, wish)
+            )
+            if task.claim is not None:
+                return
+        self._offer(task, wish)
+
+    def _offer(self, task: Task, wish: WorkPlan[Any] | HostWork) -> None:
         now = time.monotonic()
         task.step = self._offers.make(task.active.job, wish, task, now)
         self._scheduler.offer(task.step, now)
+
+    def _answer(self, task: Task, result: StepResult[Any], handle: FeatureHandle) -> None:
+        """Give a node a result that another request has made."""
+        if task.coroutine is None:
+            handle.release()
+            return
+        task.active.handles.append(handle)
+        # Not at once: this may be called while another request's results are handed out.
+        self._loop.call_soon(self._wake_with, task, result)
+
+    def _wake_with(self, task: Task, result: StepResult[Any]) -> None:
+        task.claim = None
+        self._resume(task, result)
+        self._pump()
 
     def _wake(self, task: Task) -> None:
         task.timer = None
@@ -247,7 +247,10 @@ class ControlPlane:
         """Give a call's results to those who asked, then find the worker something else to do."""
         now = time.monotonic()
         tasks = [step.handle[0] for step in batch.steps]
-        if isinstance(outcome, CallOutcome):
+        if isinstance(outcome, WorkerLostError):
+            self._scheduler.finished(batch.worker, now, 0.0)
+            self._lost(tasks, outcome)
+        elif isinstance(outcome, CallOutcome):
             self._offers.measured(batch, outcome)
             self._scheduler.finished(batch.worker, now, outcome.seconds)
             self._deliver(batch, tasks, outcome)
@@ -266,13 +269,29 @@ class ControlPlane:
         for step, task, one in zip(batch.steps, tasks, outcome.outcomes, strict=True):
             task.is_in_flight = False
             step.handle = None  # the plan holds the tensors that the step read
+            active = task.active
+            if active.run.cancel.is_cancelled:
+                self._keep(active)
             if isinstance(one, BaseException):
+                self._drop_claim(task)
                 self._resume(task, error=one)
                 continue
+            if task.claim is not None and task.coroutine is not None and one.is_finite:
+                active.handles.append(self._shared.fill(task.claim, one))
+                task.claim = None
             self._resume(task, one)
-            active = task.active
             if self._on_committed is not None and active.run.request_id in self._actives:
                 self._on_committed(active, share_s)
+
+    def _drop_claim(self, task: Task) -> None:
+        claim, task.claim = task.claim, None
+        if claim is not None:
+            claim.abandon()
+
+    def _keep(self, active: Active) -> None:
+        """Let the states of a request that is being cancelled be saved, so that it can be taken up again."""
+        if self._on_cancelled is not None and active.run.request_id in self._actives:
+            self._on_cancelled(active)
 
     def _cancelled(self, active: Active) -> None:
         """End what a cancellation is aimed at, unless it is on a worker: then it ends at that step's boundary."""
@@ -289,6 +308,7 @@ class ControlPlane:
                 continue
             scope = run.scope if task.node.kind == "artifact" else run.scope.child("loop", task.node.node_id)
             if (error := _cancellation(run, scope)) is not None:
+                self._keep(active)
                 self._resume(task, error=error)
                 self._pump()
                 return
@@ -297,8 +317,7 @@ class ControlPlane:
         """End a request early; what it holds of finished latents is saved first, on the device plane."""
         active, task.coroutine = task.active, None
         active.tasks.pop(task, None)
-        if isinstance(error, CancelledError) and self._on_cancelled is not None and active.error is None:
-            self._on_cancelled(active)
+        self._drop_claim(task)
         self._close_tasks(active)
         nodes = [] if isinstance(error, (CancelledError, WorkerLostError)) or active.error else active.run.salvage()
         if not nodes:
@@ -311,9 +330,10 @@ class ControlPlane:
 
     def _close_tasks(self, active: Active) -> None:
         for task in active.tasks:
-            if task.coroutine is not None:
-                task.coroutine.close()
-                task.coroutine = None
+            coroutine, task.coroutine = task.coroutine, None
+            if coroutine is not None:
+                coroutine.close()
+            self._drop_claim(task)
             if task.timer is not None:
                 task.timer.cancel()
             if task.step is not None:
@@ -335,6 +355,9 @@ class ControlPlane:
                 error.artifacts = artifacts
             run.events.failed(error)
         run.release()
+        for handle in active.handles:
+            handle.release()
+        active.handles.clear()
         # Not at once: frames on the stack, which the error keeps alive, hold the step's tensors.
         self._num_settling += 1
         self._loop.call_soon(self._settle, active, result, error)
@@ -355,8 +378,43 @@ class ControlPlane:
             self._idle.clear()
         self._pump()
 
+    def _lost(self, tasks: list[Task], error: WorkerLostError) -> None:
+        """Load the model anew after its device was lost, and start all requests from their last checkpoints.
+
+        A request whose own step has been there twice when that happened ends: it may be what does it.
+        """
+        _LOG.error("%s", error)
+        for active in {task.active for task in tasks}:
+            active.num_lost += 1
+            if active.num_lost > 1 or self._rebuild is None:
+                self._end(active, error)
+        if self._is_lost or self._rebuild is None:
+            return
+        self._is_lost = True
+        for active in self._actives.values():
+            self._close_tasks(active)
+        self._instance = None
+        started = [name for name, active in self._actives.items() if active.run.started]
+        for active in self._actives.values():
+            active.run.lose()
+        self._workers[0].submit(partial(self._rebuild, started), self._rebuilt)
+
+    def _rebuilt(self, outcome: Rebuilt | FastVideoError) -> None:
+        self._is_lost = False
+        if isinstance(outcome, FastVideoError):
+            for active in tuple(self._actives.values()):
+                self._end(active, outcome)
+            return
+        self._instance = outcome.instance
+        for name, active in tuple(self._actives.items()):
+            active.run.restore(outcome.nodes.get(name, {}), outcome.instance)
+            if name in self._scheduler.running:
+                self._start_nodes(active)
+        self._pump()
+
     def _broken(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End all requests when the control plane itself has a fault: nobody waits for what will not come."""
+        self._has_failed = True
         cause = context.get("exception")
         _LOG.error("the control plane failed: %s", context.get("message"), exc_info=cause)
         text = describe_failure(cause) if cause is not None else str(context.get("message"))

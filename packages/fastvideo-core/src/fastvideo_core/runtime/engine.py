@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from fastvideo_core.cache import CachePools
 from fastvideo_core.card import ModelCard
 from fastvideo_core.cost import CostModel
 from fastvideo_core.errors import ExecutionError, InputError, ResourceError
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
+from fastvideo_core.runtime.active import Active, Rebuilt
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
-from fastvideo_core.runtime.control import Active, ControlPlane
+from fastvideo_core.runtime.control import ControlPlane
+from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
+from fastvideo_core.runtime.handle import Publisher, RequestHandle
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.offers import Offers
@@ -32,90 +32,11 @@ from fastvideo_core.runtime.run import GenerationResult, RequestRun
 from fastvideo_core.runtime.scheduler.base import Job, Limits, SchedulerConfig, WorkerSlot
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.scheduler.log import DecisionLog
+from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.steps import Tap
 from fastvideo_core.runtime.weights.memory import measured_limit
 
 __all__ = ["DEFAULT_CARD", "Engine", "RequestHandle", "RuntimeOptions"]
-
-_LOG = logging.getLogger(__name__)
-
-
-class RequestHandle:
-    """A request that an engine has accepted. It holds on to its result and events, not to the model."""
-
-    def __init__(self, run: RequestRun, future: Future[GenerationResult], events: SimpleQueue[Any]) -> None:
-        self._scope = run.scope
-        self._cancel = run.cancel
-        self._future = future
-        self._events = events
-
-    @property
-    def request_id(self) -> str:
-        """The request's id."""
-        return self._scope.scope_id
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, in whatever way."""
-        return self._future.done()
-
-    def cancel(self, reason: str = "cancelled by the caller") -> None:
-        """Cancel it at its next step boundary, at once while it waits; does nothing once it has ended."""
-        self._cancel.cancel(self._scope, reason)
-
-    def result(self, timeout_s: float | None = None) -> GenerationResult:
-        """Wait for the result; never in an event's callback, which would wait for itself.
-
-        Raises:
-            TimeoutError: It takes longer; the request goes on.
-            FastVideoError: Why the request ended without one.
-        """
-        return self._future.result(timeout_s)
-
-    def events(self) -> Iterator[Any]:
-        """Yield the events in order, the last one included; blocks while there is none. Each is given out once."""
-        while (event := self._events.get()) is not None:
-            yield event
-        self._events.put(None)  # for whoever else asks
-
-    def __await__(self) -> Generator[Any, None, GenerationResult]:
-        """Wait for the result in a coroutine; if that is cancelled, so is the request."""
-        return self._wait().__await__()
-
-    async def _wait(self) -> GenerationResult:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def tell(_: Future[GenerationResult]) -> None:
-            with suppress(RuntimeError):  # the caller's loop is closed, so nobody waits
-                loop.call_soon_threadsafe(ended.set)
-
-        self._future.add_done_callback(tell)
-        try:
-            await ended.wait()
-        except asyncio.CancelledError:
-            self.cancel("whoever awaited it was cancelled")
-            raise
-        return self._future.result()
-
-
-class _Publisher:
-    """Puts a request's events into its stream, and calls the caller back, which can do no harm to the engine."""
-
-    def __init__(self, events: SimpleQueue[Any], on_event: Callable[[Any], None] | None) -> None:
-        self._events = events
-        self._on_event = on_event
-
-    def __call__(self, event: Any) -> None:
-        self._events.put(event)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except BaseException:  # noqa: BLE001 - whatever it raises, an exit included, must not end the control plane
-            # The request is not to blame for who looks on.
-            _LOG.exception("request:%s: the event callback failed and is not called again", event.request_id)
-            self._on_event = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +69,13 @@ class Engine:
         options: How requests are run.
         max_running: Most requests in progress at a time; shorthand for `options.scheduler.max_running`.
         tap: Observer of intermediate tensors.
+        store: Where accepted requests and their checkpoints are kept; whoever opened it closes it, and tells it when a
+            result is safe.
+        reload: Loads the model anew, for the case that its device is lost.
+
+    Attributes:
+        costs: What steps take.
+        caches: The card's caches.
     """
 
     def __init__(
@@ -157,6 +85,8 @@ class Engine:
         options: RuntimeOptions | None = None,
         max_running: int | None = None,
         tap: Tap | None = None,
+        store: StateStore | None = None,
+        reload: Callable[[], ModelInstance] | None = None,
     ) -> None:
         chosen = options or RuntimeOptions()
         config = chosen.scheduler if max_running is None else replace(chosen.scheduler, max_running=max_running)
@@ -164,19 +94,34 @@ class Engine:
         self._instance: ModelInstance | None = instance
         self._costs_file = chosen.costs_file
         self.costs = CostModel.for_device(str(instance.device), chosen.costs_file)
+        self.caches = CachePools(instance.card)
         offers = Offers(instance.card, self.costs)
         scheduler = Scheduler(
             config,
-            Limits(memory_bytes=chosen.memory_bytes or measured_limit(str(instance.device))),
+            Limits(
+                memory_bytes=chosen.memory_bytes or measured_limit(str(instance.device)),
+                cache_blocks=self.caches.num_blocks(),
+            ),
             offers.predict,
             workers=[WorkerSlot() for _ in range(chosen.num_workers)],
             can_batch=offers.can_batch if offers.has_unequal_groups else None,
             log=chosen.log,
         )
         self._config = config
+        self._store = store
+        self._reload = reload
         self._lock = threading.Lock()
         self._open: dict[str, Active] = {}
-        self._control = ControlPlane(instance, scheduler, offers, tap=tap)
+        self._control = ControlPlane(
+            instance,
+            scheduler,
+            offers,
+            SharedResults(self.caches),
+            tap=tap,
+            on_committed=self._committed,
+            on_cancelled=self._keep,
+            rebuild=None if reload is None else self._rebuild,
+        )
 
     @classmethod
     def open(
@@ -190,6 +135,7 @@ class Engine:
         max_running: int | None = None,
         options: RuntimeOptions | None = None,
         tap: Tap | None = None,
+        store: StateStore | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Load a card and start an engine for it. What is read is logged, one line a component, at level INFO.
@@ -203,6 +149,7 @@ class Engine:
             max_running: Most requests in progress at a time; others wait.
             options: How requests are run.
             tap: Observer of intermediate tensors.
+            store: See the class.
             on_progress: Told the bytes of a download, done and in all, from any thread.
 
         Raises:
@@ -212,8 +159,11 @@ class Engine:
             ResourceError: They do not fit into memory.
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
-        instance = load_instance(found, device=device, precision=precision, tasks=tasks, on_progress=on_progress)
-        return cls(instance, options=options, max_running=max_running, tap=tap)
+
+        def load() -> ModelInstance:
+            return load_instance(found, device=device, precision=precision, tasks=tasks, on_progress=on_progress)
+
+        return cls(load(), options=options, max_running=max_running, tap=tap, store=store, reload=load)
 
     @property
     def card(self) -> ModelCard:
@@ -230,6 +180,11 @@ class Engine:
         if self._instance is None:
             raise ResourceError("the engine is closed; open another one")
         return self._instance
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it is open and works on requests; false while a lost device is being rebuilt."""
+        return self._instance is not None and self._control.is_healthy
 
     def generate(
         self,
@@ -301,10 +256,24 @@ class Engine:
         return self.submit_prepared(prepare_request(self.card, request), on_event=on_event)
 
     def submit_prepared(
-        self, prepared: PreparedRequest, *, on_event: Callable[[Any], None] | None = None
+        self,
+        prepared: PreparedRequest,
+        *,
+        on_event: Callable[[Any], None] | None = None,
+        note: Mapping[str, Any] | None = None,
     ) -> RequestHandle:
-        """Accept a request that `prepare_request` has checked against this engine's card."""
-        return self._accept(prepared, on_event)
+        """Accept a request that `prepare_request` has checked against this engine's card.
+
+        Args:
+            prepared: The request.
+            on_event: See `submit`.
+            note: The caller's own words, kept with the request where the engine has a store.
+        """
+        return self._accept(prepared, on_event, note=note)
+
+    def submit_saved(self, saved: SavedJob, *, on_event: Callable[[Any], None] | None = None) -> RequestHandle:
+        """Take up a request of the store where its last checkpoint was; see `submit`."""
+        return self._accept(saved.prepared, on_event, saved=saved)
 
     def close(self) -> None:
         """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.
@@ -332,7 +301,14 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _accept(self, prepared: PreparedRequest, on_event: Callable[[Any], None] | None) -> RequestHandle:
+    def _accept(
+        self,
+        prepared: PreparedRequest,
+        on_event: Callable[[Any], None] | None,
+        *,
+        note: Mapping[str, Any] | None = None,
+        saved: SavedJob | None = None,
+    ) -> RequestHandle:
         request_id = prepared.request.request_id
         events: SimpleQueue[Any] = SimpleQueue()
         with self._lock:
@@ -340,19 +316,34 @@ class Engine:
             _check_fits(prepared, instance)
             if request_id in self._open:
                 raise InputError("a request of this id is running", field="request_id", value=request_id)
-            run = RequestRun(prepared, instance, _Publisher(events, on_event))
+            run = RequestRun(prepared, instance, Publisher(events, on_event))
             active = Active(run, _job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
             self._open[request_id] = active
         try:
-            self._control.call(lambda: self._admit(active, instance))
+            self._admit(active, instance, saved, note)
         except BaseException:
             with self._lock:
                 del self._open[request_id]
             raise
         return RequestHandle(run, active.future, events)
 
-    def _admit(self, active: Active, instance: ModelInstance) -> None:
-        """Price a request and hand it to the scheduler, on the control plane's thread."""
+    def _admit(
+        self, active: Active, instance: ModelInstance, saved: SavedJob | None, note: Mapping[str, Any] | None
+    ) -> None:
+        """Let a request be stored, where there is a store, priced, and taken into the queue."""
+        if saved is not None:
+            active.run.restore(saved.nodes, instance)
+        elif self._store is not None:
+            self._store.accept(active.run.prepared, instance, note=note)
+        try:
+            self._control.call(lambda: self._price(active, instance))
+        except BaseException:
+            if saved is None and self._store is not None:
+                self._store.finish(active.run.request_id)
+            raise
+
+    def _price(self, active: Active, instance: ModelInstance) -> None:
+        """Fill in what a request needs and hand it to the scheduler, on the control plane's thread."""
         estimate = estimate_request(active.run.prepared, instance.view, self.costs)
         job = active.job
         job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
@@ -363,6 +354,29 @@ class Engine:
         with self._lock:
             self._open.pop(request_id, None)
         events.put(None)
+
+    def _committed(self, active: Active, seconds: float) -> None:
+        """Save a request's states when the compute since the last time is worth it."""
+        if self._store is not None and self._store.is_due(active.run.request_id, seconds):
+            self._store.checkpoint(active.run.request_id, active.run.snapshot())
+
+    def _keep(self, active: Active) -> None:
+        if self._store is not None:
+            self._store.checkpoint(active.run.request_id, active.run.snapshot())
+
+    def _rebuild(self, request_ids: list[str]) -> Rebuilt:
+        """Load the model and the last checkpoints, on a worker."""
+        assert self._reload is not None
+        instance = self._reload()
+        nodes = {}
+        for request_id in request_ids:
+            saved = None if self._store is None else self._store.reload(request_id, instance)
+            if isinstance(saved, SavedJob):
+                nodes[request_id] = saved.nodes
+        with self._lock:
+            if self._instance is not None:
+                self._instance = instance
+        return Rebuilt(instance, nodes)
 
 
 def _job(prepared: PreparedRequest, config: SchedulerConfig) -> Job:

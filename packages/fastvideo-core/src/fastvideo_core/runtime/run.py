@@ -12,13 +12,13 @@ import torch
 from fastvideo_core.errors import ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
-from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
 from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.cancel import CancelScope, CancelState
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_core.runtime.artifacts import make_artifact
+from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, RunningNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest
@@ -159,7 +159,7 @@ class RequestRun:
         self._instance: ModelInstance | None = instance
         self._accepted_at = time.monotonic()
         self._durations: dict[str, float] = {}
-        self._saved: dict[str, tuple[LoopState, int]] = {}
+        self._saved: dict[str, RunningNode] = {}
         self._needed = {node.node_id for node in prepared.nodes}
 
     @property
@@ -167,32 +167,42 @@ class RequestRun:
         """The request's id."""
         return self.prepared.request.request_id
 
-    def restore(
-        self, states: Mapping[str, tuple[LoopState, int]], outputs: Mapping[str, Mapping[str, Any] | None]
-    ) -> None:
-        """Go on from saved nodes instead of from the start.
+    def restore(self, nodes: Mapping[str, NodeState], instance: ModelInstance) -> None:
+        """Go on from saved nodes instead of from where it is; from the start if there are none.
 
         Args:
-            states: State and number of committed steps of loops that were in progress, by node.
-            outputs: Outputs of loops that had ended, by node; None if the node was skipped.
+            nodes: Nodes as they were saved.
+            instance: The model to go on with.
         """
-        self._saved = dict(states)
-        self.results = {name: None if given is None else LoopResult(given) for name, given in outputs.items()}
+        self._instance = instance
+        self.loop_runs.clear()
+        self._saved = {name: node for name, node in nodes.items() if isinstance(node, RunningNode)}
+        self.results = {
+            name: None if node.outputs is None else LoopResult(node.outputs)
+            for name, node in nodes.items()
+            if isinstance(node, FinishedNode)
+        }
         self.started = set(self.results)
-        todo = [node.node_id for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
-        self._needed = set()
-        while todo:
-            name = todo.pop()
-            if name not in self._needed and name not in self.results:
-                self._needed.add(name)
-                todo += () if name in self._saved else _sources(self._node(name))
-        for name in self.loops_behind():
-            self.progress.finished(name)
+        self._needed = self._still_needed()
+        for node in self.prepared.nodes:
+            if isinstance(node, ModelLoopNode) and node.node_id not in self._needed:
+                self.progress.finished(node.node_id)
 
-    def loops_behind(self) -> list[str]:
-        """Return the loops that have nothing left to do."""
-        loops = [node.node_id for node in self.prepared.nodes if isinstance(node, ModelLoopNode)]
-        return [name for name in loops if name in self.results or name not in self._needed]
+    def snapshot(self) -> dict[str, NodeState]:
+        """Return the nodes as they are between two steps; artifacts are made anew from their loops' results."""
+        nodes: dict[str, NodeState] = {}
+        for node in self.prepared.nodes:
+            if not isinstance(node, ModelLoopNode):
+                continue
+            run = self.loop_runs.get(node.node_id)
+            if run is not None:
+                nodes[node.node_id] = RunningNode(node.loop, run.state, run.num_committed)
+            elif node.node_id in self.results:
+                result: LoopResult | None = self.results[node.node_id]
+                nodes[node.node_id] = FinishedNode(node.loop, None if result is None else result.outputs)
+            elif node.node_id in self._saved:
+                nodes[node.node_id] = self._saved[node.node_id]
+        return nodes
 
     def next_nodes(self) -> list[Node]:
         """Return the nodes that can start, and note that they do."""
@@ -248,6 +258,13 @@ class RequestRun:
         self._instance = None
         self.cancel.ignore()
 
+    def lose(self) -> None:
+        """Let go of what was on a device that is lost; `restore` goes on."""
+        self.loop_runs.clear()
+        self.results = {}
+        self._saved = {}
+        self._instance = None
+
     def salvage(self) -> list[ArtifactNode]:
         """Return the latents that a request which fails has made, wanted or not: work that need not be lost."""
         return [
@@ -277,9 +294,9 @@ class RequestRun:
             request = self._loop_request(node, scope)
             where = f"{scope.path()}: the start of {node.loop}"
             start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
-            saved = await _Asked(start), 0
-        run: LoopRun[Any] = LoopRun(loop, saved[0], scope=scope, cancel=self.cancel, node_id=node.node_id)
-        run.num_committed = saved[1]
+            saved = RunningNode(node.loop, await _Asked(start), 0)
+        run: LoopRun[Any] = LoopRun(loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id)
+        run.num_committed = saved.num_committed
         del saved
         self.loop_runs[node.node_id] = run
         try:
@@ -298,6 +315,18 @@ class RequestRun:
         artifact: Artifact = await _Asked(HostWork(lambda: self.make_artifact(node), where))
         self.events.artifact(node.node_id, node.modality)
         return artifact
+
+    def _still_needed(self) -> set[str]:
+        """Return the nodes that have to run: those that lead to the artifacts, back to what has been saved."""
+        todo = [node.node_id for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
+        needed: set[str] = set()
+        while todo:
+            name = todo.pop()
+            if name in needed or name in self.results:
+                continue
+            needed.add(name)
+            todo += () if name in self._saved else _sources(self._node(name))
+        return needed
 
     def _has_sources(self, node: Node) -> bool:
         return node.node_id in self._saved or all(name in self.results for name in _sources(node))

@@ -21,13 +21,16 @@ class Worker:
     Args:
         name: Name of the thread.
         notify: Runs a function on the control plane's thread.
+
+    Attributes:
+        thread: The thread.
     """
 
     def __init__(self, name: str, notify: Callable[[Callable[[], None]], None]) -> None:
         self._queue: SimpleQueue[tuple[_Work, _Done] | None] = SimpleQueue()
         self._notify = notify
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self.thread.start()
 
     def submit(self, work: _Work, done: _Done) -> None:
         """Do something, then call `done` on the control plane with what it returned, or with its error."""
@@ -36,7 +39,7 @@ class Worker:
     def close(self) -> None:
         """Let it end after what it is doing, and wait for that."""
         self._queue.put(None)
-        self._thread.join()
+        self.thread.join()
 
     def _loop(self) -> None:
         while (item := self._queue.get()) is not None:

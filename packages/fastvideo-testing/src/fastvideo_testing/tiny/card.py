@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fastvideo_core.card import (
+    CacheContract,
+    CachePolicy,
     CapabilityMatrix,
     CheckpointManifest,
     CheckpointSource,
@@ -44,6 +46,7 @@ def tiny_card(source: CheckpointSource | Path, *, model_id: str = TINY_CARD_ID) 
         title="Coloured noise, for tests",
         license="Apache-2.0",
         components=_components(),
+        caches={"text_features": CacheContract(cache_class="feature", component="text_encoder", shareable=True)},
         loops=_loops(),
         capabilities=CapabilityMatrix(tasks=_tasks(), default_task="text_to_video"),
         recipe=RecipeSpec(
@@ -99,6 +102,7 @@ def _loops() -> dict[str, LoopSpec]:
             components=("tokenizer", "text_encoder"),
             outputs=("embeds",),
             check=f"{_HERE}.text:check_prompts",
+            cache_policy=CachePolicy(reads=("text_features",), writes=("text_features",)),
         ),
         _loop("image", "Image", components=("vae",), outputs=("condition",)),
         _loop("denoise", "Denoise", components=("transformer", "vae"), outputs=("latents",), is_generative=True),

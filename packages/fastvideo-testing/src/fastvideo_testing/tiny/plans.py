@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import ModelView
+from fastvideo_core.loop.sharing import result_key
 from fastvideo_core.loop.work import (
     BatchKey,
     CachePlan,
@@ -45,30 +47,36 @@ def make_plan(
     is_exact: bool = False,
     profile: Profile = "serve",
     emits: tuple[EmitSpec, ...] = (),
+    shared_inputs: Mapping[str, Any] | None = None,
 ) -> WorkPlan[PayloadT]:
-    """Return the plan of one step; `shape` and the variant decide with which others it may share a call."""
+    """Return the plan of one step; `shape` and the variant decide with which others it may share a call.
+
+    A step whose result follows from `shared_inputs` alone is run once for all requests that ask for it.
+    """
+    key = BatchKey(
+        instance_id=model.instance_id,
+        component=component,
+        loop_kind=spec.loop_id,
+        shape_sig=shape,
+        precision=model.precision,
+        weights_version=model.weights_version,
+        profile=profile,
+        variant="exact" if is_exact else "fast",
+    )
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
         resources=ResourceRequest(StepCost(flops=flops, activation_bytes=4.0 * flops), sinks=len(emits)),
-        cache=CachePlan(),
+        cache=CachePlan(result_key=None if shared_inputs is None else result_key(model, key, **shared_inputs)),
         placement=PlacementHint(),
         cancel_scope=scope,
         emits=emits,
-        batch_key=BatchKey(
-            instance_id=model.instance_id,
-            component=component,
-            loop_kind=spec.loop_id,
-            shape_sig=shape,
-            precision=model.precision,
-            weights_version=model.weights_version,
-            profile=profile,
-            variant="exact" if is_exact else "fast",
-        ),
+        batch_key=key,
         payload=payload,
         step_index=step_index,
         num_steps=num_steps,
         profile=profile,
+        max_batch=1 if is_exact else None,
     )

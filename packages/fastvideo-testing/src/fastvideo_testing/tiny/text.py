@@ -95,6 +95,7 @@ class TextLoop:
             scope=state.scope,
             step_index=index,
             num_steps=len(state.token_ids),
+            shared_inputs={"token_ids": state.token_ids[index]},
         )
 
     def advance(self, state: TextState, result: StepResult[TextValues]) -> TextState:

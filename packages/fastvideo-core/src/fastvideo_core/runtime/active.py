@@ -1,0 +1,78 @@
+"""What the control plane keeps of a request in progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastvideo_core.cache import Claim, FeatureHandle
+from fastvideo_core.runtime.durable.base import NodeState
+from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.run import GenerationResult, Node, RequestRun
+from fastvideo_core.runtime.scheduler.base import Job, ReadyStep
+
+__all__ = ["Active", "Rebuilt", "Task"]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A node in progress.
+
+    Attributes:
+        active: Its request.
+        node: The node; None for what is done after the last one.
+        coroutine: What runs; None once it has ended.
+        step: What it has asked for and not been given.
+        is_in_flight: Whether that is on a worker.
+        timer: What ends its wait for a time.
+        claim: Its claim to a shared result that it makes or waits for.
+    """
+
+    active: Active
+    node: Node | None
+    coroutine: Coroutine[Any, Any, Any] | None
+    step: ReadyStep | None = None
+    is_in_flight: bool = False
+    timer: asyncio.TimerHandle | None = None
+    claim: Claim | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A request that has been accepted and has not ended.
+
+    Attributes:
+        run: The request.
+        job: The same, for the scheduler.
+        future: Its result to come.
+        on_end: Called once it has ended, before the result is there.
+        tasks: Nodes in progress.
+        error: Why it is about to end early, while its latents are saved.
+        handles: Shared results that it holds.
+        num_lost: Calls of its that ended with the worker.
+    """
+
+    run: RequestRun
+    job: Job
+    future: Future[GenerationResult] = field(default_factory=Future)
+    on_end: Callable[[], None] = lambda: None
+    tasks: dict[Task, None] = field(default_factory=dict)
+    error: Exception | None = None
+    handles: list[FeatureHandle] = field(default_factory=list)
+    num_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A model that was loaded anew.
+
+    Attributes:
+        instance: The model.
+        nodes: Nodes of requests as they were last saved, by request.
+    """
+
+    instance: ModelInstance
+    nodes: Mapping[str, Mapping[str, NodeState]]
