@@ -166,7 +166,12 @@ def test_no_plugins_are_no_trouble():
 
 def test_specifications_are_documented_and_not_called():
     hooks = [value for value in vars(specs).values() if hasattr(value, "fastvideo_spec")]
-    assert {hook.__name__ for hook in hooks} == {"model_cards", "card_from_layout", "hub_repositories"}
+    assert {hook.__name__ for hook in hooks} == {
+        "card_from_layout",
+        "cli_commands",
+        "hub_repositories",
+        "model_cards",
+    }
     for hook in hooks:
         assert hook.__doc__.startswith(("Return", "Describe"))
         with pytest.raises(AssertionError, match="a specification is not called"):

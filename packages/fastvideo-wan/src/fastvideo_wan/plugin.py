@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastvideo_core.card import CheckpointSource, ModelCard
-from fastvideo_core.extend import hookimpl
+from fastvideo_core.extend import Command, hookimpl
+
+if TYPE_CHECKING:
+    from fastvideo_core.card import CheckpointSource, ModelCard
 
 
 @hookimpl
@@ -34,3 +36,11 @@ def card_from_layout(
     from fastvideo_wan.cards.layout import card_from_folder
 
     return card_from_folder(source, index, configs)
+
+
+@hookimpl
+def cli_commands() -> Mapping[str, Command]:
+    """Return `fastvideo eval`."""
+    return {
+        "eval": Command("judge a card by videos of prompts that it was not trained on", "fastvideo_wan.commands.eval")
+    }

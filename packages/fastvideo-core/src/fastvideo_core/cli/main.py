@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -13,26 +12,12 @@ from typing import Any
 from fastvideo_core.cli.parser import Parser
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.errors import InputError
+from fastvideo_core.extend.commands import COMMAND_KINDS, Command, collect_commands
 
-__all__ = ["COMMANDS", "Command", "main"]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command, or a group of commands.
-
-    Attributes:
-        summary: One line for the help text.
-        module: Module with `DESCRIPTION`, `EPILOG`, `add_arguments(parser)` and `run(args, shell) -> int`; not
-            imported before the command is asked for.
-        subcommands: Commands of a group, in place of a module.
-    """
-
-    summary: str
-    module: str = ""
-    subcommands: dict[str, Command] | None = None
+__all__ = ["COMMANDS", "main"]
 
 
+_PROGRAM = "fastvideo"
 _HERE = "fastvideo_core.cli"
 
 COMMANDS = {
@@ -64,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Shell(is_debug=_wants_debug(arguments), owns_process=argv is None) as shell:
         try:
-            return shell.ended(_run(arguments, COMMANDS, "fastvideo", shell))
+            return shell.ended(_run(arguments, COMMANDS, _PROGRAM, shell))
         except SystemExit as done:  # argparse ends --help and --version so
             return shell.ended(done.code if isinstance(done.code, int) else 0)
         except KeyboardInterrupt:
@@ -76,14 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], commands: dict[str, Command], path: str, shell: Shell) -> int:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help", "help"):
-        shell.say(_help(commands, path))
+        shell.say(_help(_all_commands()[0] if path == _PROGRAM else commands, path))
         return 0 if arguments else 2
-    if name in ("--version", "-V") and path == "fastvideo":
+    if name in ("--version", "-V") and path == _PROGRAM:
         shell.say(_version())
         return 0
+    failures: tuple[str, ...] = ()
+    if name not in commands and path == _PROGRAM:
+        commands, failures = _all_commands()
     command = commands.get(name)
     if command is None:
-        raise _unknown(name, commands, path)
+        raise _unknown(name, commands, path, failures)
     if command.subcommands is not None:
         return _run(arguments[1:], command.subcommands, f"{path} {name}", shell)
     module: Any = import_module(command.module)
@@ -97,7 +85,7 @@ def _run(arguments: list[str], commands: dict[str, Command], path: str, shell: S
 def _help(commands: dict[str, Command], path: str) -> str:
     width = max(len(name) for name in commands)
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
-    if path != "fastvideo":
+    if path != _PROGRAM:
         return "\n".join([f"usage: {path} COMMAND ...", "", *lines])
     return "\n".join(
         [
@@ -120,9 +108,21 @@ def _version() -> str:
     return f"fastvideo {version('fastvideo-core')}"
 
 
-def _unknown(name: str, commands: dict[str, Command], path: str) -> InputError:
+def _all_commands() -> tuple[dict[str, Command], tuple[str, ...]]:
+    """Return the built-in commands and then those of plugins, and why plugins bring none."""
+    from fastvideo_core.extend.plugins import load_plugins
+
+    commands, registry = collect_commands(load_plugins(COMMAND_KINDS))
+    failures = tuple(f"{plugin.name} failed to load: {plugin.error}" for plugin in registry.failed)
+    return {**COMMANDS, **{name: one for name, one in commands.items() if name not in COMMANDS}}, failures
+
+
+def _unknown(name: str, commands: dict[str, Command], path: str, failures: Sequence[str]) -> InputError:
     near = get_close_matches(name, commands, n=1, cutoff=0.4)
-    return InputError(f"{path} has no command {name!r}", allowed=", ".join(commands), nearest=next(iter(near), None))
+    hint = f" ({'; '.join(failures)})" if failures else ""
+    return InputError(
+        f"{path} has no command {name!r}{hint}", allowed=", ".join(commands), nearest=next(iter(near), None)
+    )
 
 
 def _wants_debug(arguments: list[str]) -> bool:

@@ -7,11 +7,13 @@ module marks its functions with `hookimpl` and imports neither torch nor a model
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from fastvideo_core.card import CheckpointSource, ModelCard
+if TYPE_CHECKING:
+    from fastvideo_core.card import CheckpointSource, ModelCard
+    from fastvideo_core.extend.commands import Command
 
 __all__ = ["ENTRY_POINT_GROUP", "PROJECT_NAME", "hookimpl", "hookspec"]
 
@@ -45,4 +47,14 @@ def card_from_layout(
 @hookspec
 def hub_repositories() -> Mapping[str, str]:
     """Return the hub repositories that the plugin's cards stand for: repository to card id."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def cli_commands() -> Mapping[str, Command]:
+    """Return commands for the command line, by name; a built-in command of that name hides the plugin's.
+
+    It is called when the help is shown or a command is not built in, so the plugin's module should import little; the
+    command's own module is imported when it runs.
+    """
     raise AssertionError("a specification is not called")

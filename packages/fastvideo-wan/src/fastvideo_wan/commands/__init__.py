@@ -1,0 +1,1 @@
+"""Commands that the Wan plugin brings to the command line."""
