@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastvideo_wan.loops.denoise_step import _model_input, _timesteps
+from fastvideo_wan.loops.denoise_step import _exact_timesteps, _fast_timesteps, _model_input
 
 LATENTS = torch.zeros(1, 4, 3, 4, 8)
 
@@ -18,7 +18,7 @@ def transformer(device, patch=(1, 2, 2)):
 
 
 def payload(**fields):
-    schedule = SimpleNamespace(timesteps=torch.tensor([900, 500]))
+    schedule = SimpleNamespace(timesteps=torch.tensor([900, 500]), timestep_values=(900.0, 500.0))
     given = {"latents_1CTHW": LATENTS, "condition_1CTHW": None, "num_known": 0, "expand_timesteps": False}
     return SimpleNamespace(schedule=schedule, sampler_step=0, **{**given, **fields})
 
@@ -34,16 +34,32 @@ def payload(**fields):
     ],
     ids=["text", "channels", "first-frame"],
 )
-@pytest.mark.parametrize("is_exact", [False, True])
-def test_everything_meets_where_the_weights_are(device, fields, channels, is_exact):
+def test_everything_meets_where_the_weights_are(device, fields, channels):
     model, given = transformer(device), payload(**fields)
     value = _model_input(model, given)
     assert (value.device.type, value.dtype, value.shape[1]) == (device, torch.bfloat16, channels)
-    assert _timesteps(model, given, is_exact=is_exact).device.type == device
+    assert _exact_timesteps(model, given).device.type == device
+    assert _fast_timesteps(model, [given]).device.type == device
+
+
+KNOWN = {"condition_1CTHW": torch.zeros(1, 4, 1, 4, 8), "num_known": 1, "expand_timesteps": True}
 
 
 @pytest.mark.parametrize(("patch", "tokens"), [((1, 2, 2), 3 * 2 * 4), ((1, 1, 2), 3 * 4 * 4), ((1, 4, 4), 3 * 1 * 2)])
 def test_tokens_of_known_frames_have_no_noise(patch, tokens):
-    known = payload(condition_1CTHW=torch.zeros(1, 4, 1, 4, 8), num_known=1, expand_timesteps=True)
-    (times,) = _timesteps(transformer("cpu", patch), known, is_exact=False)
+    (times,) = _exact_timesteps(transformer("cpu", patch), payload(**KNOWN))
     assert times.tolist() == [0.0] * (tokens // 3) + [900.0] * (tokens - tokens // 3)
+
+
+def test_a_frame_has_the_time_that_the_reference_gives_its_tokens():
+    model, known = transformer("cpu"), payload(**KNOWN)
+    (by_frame,) = _fast_timesteps(model, [known])
+    (by_token,) = _exact_timesteps(model, known)
+    assert torch.equal(by_frame.repeat_interleave(len(by_token) // 3), by_token)
+
+
+def test_requests_with_and_without_known_frames_share_a_batch():
+    free = payload(expand_timesteps=True)
+    assert _fast_timesteps(transformer("cpu"), [free, free]).tolist() == [900.0, 900.0]
+    mixed = _fast_timesteps(transformer("cpu"), [free, payload(**KNOWN)])
+    assert mixed.tolist() == [[900.0, 900.0, 900.0], [0.0, 900.0, 900.0]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastvideo_wan.models.attention import attend
-from fastvideo_wan.models.context import TextContext, merge_padding, stack_contexts
+from fastvideo_wan.models.context import TextContext, merge_padding, split_context, stack_contexts
 
 
 def draw(*shape, seed=0):
@@ -93,6 +93,33 @@ def test_exact_and_short_contexts_do_not_mix():
     exact = TextContext(draw(2, 1, 5, 3, 4), draw(2, 1, 5, 3, 4))
     with pytest.raises(AssertionError, match="do not mix"):
         stack_contexts([exact, short_context(5, 0, has_outputs=False)])
+
+
+def test_a_split_undoes_a_stack_and_shares_no_memory():
+    contexts = [short_context(5, seed, has_outputs=True) for seed in (0, 10, 20)]
+    stacked = stack_contexts(contexts)
+    first, rest = split_context(stacked, [1, 2])
+    for part, expected in ((first, contexts[0]), (rest, stack_contexts(contexts[1:]))):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            assert (
+                value is None
+                if getattr(expected, field.name) is None
+                else torch.equal(value, getattr(expected, field.name))
+            )
+            if value is not None:
+                assert value.untyped_storage().data_ptr() != getattr(stacked, field.name).untyped_storage().data_ptr()
+
+
+def test_padding_may_be_merged_to_a_given_length():
+    text = draw(2, 40, 8)
+    text[0, 12:], text[1, 3:] = 0, 0
+    query = draw(2, 5, 8, seed=1)
+    expected = attention(query, text.sin(), text + 1)
+    short, bias = merge_padding(text, 16)
+    assert short.shape == (2, 16, 8)
+    heads = (query.unsqueeze(2), short.sin().unsqueeze(2), (short + 1).unsqueeze(2))
+    torch.testing.assert_close(attend(*heads, bias_BL=bias.double()), expected, rtol=0, atol=1e-6)
 
 
 def test_a_context_holds_tensors_only():

@@ -20,22 +20,22 @@ def test_tables_have_the_references_bits(head_dim, grid):
     cos, sin = reference(torch.empty(1, 16, frames, 2 * rows, 2 * columns))
     tables = rotary_tables(grid, head_dim)
     # The reference holds every angle twice, once for each number of a pair.
-    assert torch.equal(tables.cos_S1P, cos[0, :, :, 0::2])
-    assert torch.equal(tables.sin_S1P, sin[0, :, :, 1::2])
+    assert torch.equal(tables.cos_S1K, cos[0])
+    assert torch.equal(tables.sin_S1K, sin[0])
 
 
 def test_every_position_of_an_axis_has_the_same_bits_whatever_the_length():
     whole = rotary_tables((1024, 1, 1), 128)
     for length in (1, 2, 3, 7, 8, 100, 513):
-        assert torch.equal(rotary_tables((length, 1, 1), 128).cos_S1P, whole.cos_S1P[:length])
-        assert torch.equal(rotary_tables((length, 1, 1), 128).sin_S1P, whole.sin_S1P[:length])
+        assert torch.equal(rotary_tables((length, 1, 1), 128).cos_S1K, whole.cos_S1K[:length])
+        assert torch.equal(rotary_tables((length, 1, 1), 128).sin_S1K, whole.sin_S1K[:length])
 
 
 def test_a_later_chunk_has_the_rows_of_the_whole_video():
     whole = rotary_tables((9, 2, 3), 24)
     chunk = rotary_tables((3, 2, 3), 24, first_frame=6)
-    assert torch.equal(chunk.cos_S1P, whole.cos_S1P[36:])
-    assert torch.equal(chunk.sin_S1P, whole.sin_S1P[36:])
+    assert torch.equal(chunk.cos_S1K, whole.cos_S1K[36:])
+    assert torch.equal(chunk.sin_S1K, whole.sin_S1K[36:])
 
 
 def test_angles_are_position_times_frequency_on_each_axis():
@@ -44,5 +44,6 @@ def test_angles_are_position_times_frequency_on_each_axis():
     token = (frame * 2 + row) * 4 + column
     tables = rotary_tables((3, 2, 4), 12)
     angles = [position * 10000 ** (-pair / 2) for position in (frame, row, column) for pair in range(2)]
-    assert tables.cos_S1P[token, 0].tolist() == pytest.approx([math.cos(angle) for angle in angles])
-    assert tables.sin_S1P[token, 0].tolist() == pytest.approx([math.sin(angle) for angle in angles])
+    angles = [angle for angle in angles for _ in range(2)]
+    assert tables.cos_S1K[token, 0].tolist() == pytest.approx([math.cos(angle) for angle in angles])
+    assert tables.sin_S1K[token, 0].tolist() == pytest.approx([math.sin(angle) for angle in angles])

@@ -165,6 +165,49 @@ def test_rotation_tables_may_be_kept(pair, exact):
     assert torch.equal(models.run(call, exact=exact, rotary=kept), models.run(call, exact=exact))
 
 
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_branches_of_an_exact_step_share_its_start(pair, variant, per_token):
+    models = pair(variant)
+    calls = [models.draw(seed=seed, per_token=per_token) for seed in (0, 1)]
+    start = models.model.start_exact(calls[0].latents, calls[0].timesteps, rotary=models.model.rotary(calls[0].latents))
+    for call in calls:
+        call.latents, call.timesteps = calls[0].latents, calls[0].timesteps
+        context = models.model.prepare_context(call.text, call.image, exact=True)
+        assert torch.equal(models.model.finish_exact(start, context), models.expected(call))
+
+
+def test_an_exact_step_that_was_started_refuses_what_does_not_fit(pair):
+    models = pair("2.1-t2v")
+    call = models.draw()
+    start = models.model.start_exact(call.latents, call.timesteps)
+    with pytest.raises(ParameterError, match="other mode"):
+        models.model.finish_exact(start, models.model.prepare_context(call.text))
+    with pytest.raises(ParameterError, match="rows"):
+        models.model.finish_exact(start, models.model.prepare_context(call.text.repeat(2, 1, 1), exact=True))
+    with pytest.raises(ParameterError, match="timesteps"):
+        models.model.start_exact(call.latents, torch.zeros(2))
+
+
+def test_a_runner_that_changes_the_stream_before_the_first_block_is_heard(pair):
+    models = pair("2.1-t2v")
+    call = models.draw()
+    context = models.model.prepare_context(call.text, exact=True)
+
+    def run_doubled(blocks, hidden, inputs):
+        hidden = hidden * 2
+        for block in blocks:
+            hidden = block(hidden, inputs)
+        return hidden
+
+    started = models.model.finish_exact(
+        models.model.start_exact(call.latents, call.timesteps), context, blocks_runner=run_doubled
+    )
+    whole = models.model(call.latents, call.timesteps, context, exact=True, blocks_runner=run_doubled)
+    assert torch.equal(started, whole)
+    assert not torch.equal(started, models.model(call.latents, call.timesteps, context, exact=True))
+
+
 def test_gradients_are_the_references(pair):
     models = pair("2.1-t2v")
     call = models.draw(2)

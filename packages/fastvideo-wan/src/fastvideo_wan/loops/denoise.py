@@ -32,6 +32,7 @@ from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.text import EncodedText
 from fastvideo_wan.models.context import TextContext
+from fastvideo_wan.models.rope import RotaryTables
 
 __all__ = [
     "ContextPayload",
@@ -43,8 +44,24 @@ __all__ = [
     "DenoiseValues",
 ]
 
+TOKEN_GROUP = 8
+"""Texts are cut to a multiple of so many tokens."""
+
 Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
 Experts = SingleExpert | TimestepExperts | StepIndexExperts
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What one component computes once a request and reads in every step.
+
+    Attributes:
+        prompts: Cross-attention keys and values: one with a row for each branch, or in the exact mode one a branch.
+        rotary: Positions of the video's tokens.
+    """
+
+    prompts: tuple[TextContext, ...]
+    rotary: RotaryTables
 
 
 @dataclass(slots=True)
@@ -65,7 +82,7 @@ class DenoiseState(LoopState):
         num_plans: Steps that it takes, those for contexts included.
         step_index: The next sampler step.
         num_planned: Steps committed, those for contexts included.
-        contexts: Cross-attention keys and values by component and branch.
+        contexts: What each component has computed for all steps, by component.
         noises: Fresh noise of each step that takes some, by step index; drawn at the start.
         condition_1CTHW: Encoded image: with its mask as further channels, or in place of known frames.
         image_embeds_1ME: Tokens of the image encoder.
@@ -86,7 +103,7 @@ class DenoiseState(LoopState):
     num_plans: int
     step_index: int = 0
     num_planned: int = 0
-    contexts: dict[str, dict[str, TextContext]] = field(default_factory=dict)
+    contexts: dict[str, RequestContext] = field(default_factory=dict)
     noises: dict[int, torch.Tensor] = field(default_factory=dict)
     condition_1CTHW: torch.Tensor | None = None
     image_embeds_1ME: torch.Tensor | None = None
@@ -96,17 +113,23 @@ class DenoiseState(LoopState):
 
 @dataclass(frozen=True, slots=True)
 class ContextPayload:
-    """Prompts whose keys and values are to be computed.
+    """Prompts whose keys and values are to be computed, and a size whose positions are.
 
     Attributes:
         component: The transformer.
+        latents_1CTHW: The sample, for its size.
         text: Encoded prompts.
+        branches: Branches, in order.
+        num_tokens: Text tokens that are kept, where padding is merged.
         image_embeds_1ME: Tokens of the image encoder.
         is_exact: Whether the reference's order of operations is kept.
     """
 
     component: str
+    latents_1CTHW: torch.Tensor
     text: EncodedText
+    branches: tuple[str, ...]
+    num_tokens: int
     image_embeds_1ME: torch.Tensor | None
     is_exact: bool
 
@@ -118,7 +141,7 @@ class DenoisePayload:
     Attributes:
         component: The transformer.
         latents_1CTHW: The sample.
-        contexts: Keys and values by branch.
+        context: What the transformer computed once for all steps.
         schedule: Noise levels and scalars.
         sampler: What the sampler remembers.
         sampler_step: Which step of the schedule.
@@ -135,7 +158,7 @@ class DenoisePayload:
 
     component: str
     latents_1CTHW: torch.Tensor
-    contexts: dict[str, TextContext]
+    context: RequestContext
     schedule: Schedule
     sampler: SamplerState
     sampler_step: int
@@ -152,10 +175,10 @@ class DenoisePayload:
 
 @dataclass(frozen=True, slots=True)
 class ContextValues:
-    """Keys and values of a request's prompts, by branch."""
+    """What a component computed for all steps of a request."""
 
     component: str
-    contexts: dict[str, TextContext]
+    context: RequestContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +247,7 @@ class DenoiseLoop:
             return Done()
         expert = state.experts.route(state.schedule.timestep_values[index], index)
         if expert.component not in state.contexts:
-            payload = ContextPayload(expert.component, state.text, state.image_embeds_1ME, state.is_exact)
-            return self._plan(state, expert, payload, WorkKind.ENCODER_CHUNK)
+            return self._plan(state, expert, self._context_payload(state, expert), WorkKind.ENCODER_CHUNK)
         return self._plan(state, expert, self._step_payload(state, expert), WorkKind.DIFFUSION_STEP)
 
     def advance(
@@ -235,7 +257,7 @@ class DenoiseLoop:
         values = result.values
         state.num_planned += 1
         if isinstance(values, ContextValues):
-            state.contexts[values.component] = values.contexts
+            state.contexts[values.component] = values.context
             return state
         state.latents_1CTHW = values.latents_1CTHW
         state.sampler = values.sampler
@@ -267,12 +289,24 @@ class DenoiseLoop:
         columns = int(parameters["width"]) // vae.spatial_factor
         return (1, vae.z_dim, frames, rows, columns)
 
+    def _context_payload(self, state: DenoiseState, expert: Expert) -> ContextPayload:
+        rows = [state.text.rows[branch] for branch in state.branches]
+        return ContextPayload(
+            component=expert.component,
+            latents_1CTHW=state.latents_1CTHW,
+            text=state.text,
+            branches=state.branches,
+            num_tokens=max(_num_kept(row.embeds_1LE.shape[1], row.length) for row in rows),
+            image_embeds_1ME=state.image_embeds_1ME,
+            is_exact=state.is_exact,
+        )
+
     def _step_payload(self, state: DenoiseState, expert: Expert) -> DenoisePayload:
         index = state.step_index
         return DenoisePayload(
             component=expert.component,
             latents_1CTHW=state.latents_1CTHW,
-            contexts=state.contexts[expert.component],
+            context=state.contexts[expert.component],
             schedule=state.schedule,
             sampler=state.sampler,
             sampler_step=index,
@@ -293,6 +327,8 @@ class DenoiseLoop:
         is_context = isinstance(payload, ContextPayload)
         _, _, frames, rows, columns = state.latents_1CTHW.shape
         shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
+        if isinstance(payload, ContextPayload):
+            shape = ShapeSignature.of(tokens=payload.num_tokens)
         return make_plan(
             self._spec,
             self._model,
@@ -313,6 +349,15 @@ class DenoiseLoop:
         if is_context:
             return context_cost(config, length, len(state.branches))
         return denoise_cost(config, dict(shape.dims), length, len(state.branches))
+
+
+def _num_kept(num_tokens: int, length: int) -> int:
+    """Return to how many tokens a text is cut when its padding is merged.
+
+    In groups, so that requests with texts of about the same length share a call, and a text has the same keys in any
+    company.
+    """
+    return min(length, -(-(num_tokens + 1) // TOKEN_GROUP) * TOKEN_GROUP)
 
 
 def _num_plans(schedule: Schedule, experts: ExpertPolicy) -> int:

@@ -1,6 +1,6 @@
 """The step body of denoising: transformer calls, guidance and the sampler's update, for a batch of plans.
 
-Shape letters: B rows; R branch rows of a call; L text tokens; E encoder width; C channels; T, H, W latent frames, rows,
+Shape letters: B rows; L text tokens; E encoder width; C channels; T, H, W latent frames, rows,
 columns; S video tokens.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_core.loop.base import StepContext
-from fastvideo_core.loop.policies.cfg import COND, combine_rows, plan_rows
+from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import (
     blend_known_frames,
     known_frames_mask,
@@ -22,9 +22,15 @@ from fastvideo_core.loop.policies.conditioning import (
 )
 from fastvideo_core.loop.samplers import get_sampler
 from fastvideo_core.loop.work import StepResult, WorkPlan
-from fastvideo_wan.loops.denoise import ContextPayload, ContextValues, DenoisePayload, DenoiseValues
+from fastvideo_wan.loops.denoise import (
+    ContextPayload,
+    ContextValues,
+    DenoisePayload,
+    DenoiseValues,
+    RequestContext,
+)
 from fastvideo_wan.models.block import BlockInputs
-from fastvideo_wan.models.context import TextContext, stack_contexts
+from fastvideo_wan.models.context import TextContext, split_context, stack_contexts
 from fastvideo_wan.models.transformer import BlocksRunner, WanTransformer
 
 if TYPE_CHECKING:
@@ -39,24 +45,46 @@ def run_step(
     """Run a batch of plans of one kind: keys and values of prompts, or one sampler step each."""
     payloads = [plan.payload for plan in plans]
     transformer: WanTransformer = instance.component(payloads[0].component)
-    if isinstance(payloads[0], ContextPayload):
-        return [StepResult(_contexts(transformer, payload)) for payload in payloads]
-    return _denoise(transformer, payloads, ctx)
+    if not isinstance(payloads[0], ContextPayload):
+        return _denoise(transformer, payloads, ctx)
+    make = _exact_contexts if payloads[0].is_exact else _batched_contexts
+    return [
+        StepResult(ContextValues(payload.component, RequestContext(prompts, transformer.rotary(payload.latents_1CTHW))))
+        for payload, prompts in zip(payloads, make(transformer, payloads), strict=True)
+    ]
 
 
-def _contexts(transformer: WanTransformer, payload: ContextPayload) -> ContextValues:
-    weight = transformer.patch_embedding.weight
-    contexts: dict[str, TextContext] = {}
-    image = payload.image_embeds_1ME
-    for branch, row in payload.text.rows.items():
-        num_tokens = row.embeds_1LE.shape[1]
-        text_BLE = pad_text(row.embeds_1LE, [num_tokens], row.length).to(weight.device, weight.dtype)
-        contexts[branch] = transformer.prepare_context(
-            text_BLE,
-            None if image is None else image.to(weight.device, weight.dtype),
-            exact=payload.is_exact,
+def _exact_contexts(transformer: WanTransformer, payloads: Sequence[ContextPayload]) -> list[tuple[TextContext, ...]]:
+    """Return the prompts' keys and values, each made alone, for all branches of all requests."""
+    return [
+        tuple(
+            transformer.prepare_context(_text(transformer, payload, branch), _image(transformer, payload), exact=True)
+            for branch in payload.branches
         )
-    return ContextValues(payload.component, contexts)
+        for payload in payloads
+    ]
+
+
+def _batched_contexts(transformer: WanTransformer, payloads: Sequence[ContextPayload]) -> list[tuple[TextContext, ...]]:
+    """Return the prompts' keys and values, all branches of all requests made as rows of one call."""
+    rows = [(payload, branch) for payload in payloads for branch in payload.branches]
+    images = [_image(transformer, payload) for payload, _ in rows]
+    whole = transformer.prepare_context(
+        torch.cat([_text(transformer, payload, branch) for payload, branch in rows]),
+        torch.cat([image for image in images if image is not None]) if images[0] is not None else None,
+        num_tokens=payloads[0].num_tokens,
+    )
+    return [(part,) for part in split_context(whole, [len(payload.branches) for payload in payloads])]
+
+
+def _text(transformer: WanTransformer, payload: ContextPayload, branch: str) -> Tensor:
+    row, weight = payload.text.rows[branch], transformer.patch_embedding.weight
+    return pad_text(row.embeds_1LE, [row.embeds_1LE.shape[1]], row.length).to(weight.device, weight.dtype)
+
+
+def _image(transformer: WanTransformer, payload: ContextPayload) -> Tensor | None:
+    image, weight = payload.image_embeds_1ME, transformer.patch_embedding.weight
+    return None if image is None else image.to(weight.device, weight.dtype)
 
 
 def _denoise(
@@ -90,27 +118,31 @@ def _sampler_step(payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseVal
 
 
 def _exact_velocity(transformer: WanTransformer, payload: DenoisePayload, ctx: StepContext) -> Tensor:
-    """Return the guided velocity of one request, branch after branch."""
-    model_input = _model_input(transformer, payload)
-    timesteps = _timesteps(transformer, payload, is_exact=True)
-    outputs = {
-        branch: _call(transformer, model_input, timesteps, payload.contexts[branch], ctx, branch, is_exact=True)
-        for branch in payload.branches
-    }
+    """Return the guided velocity of one request, branch after branch; what they share is computed once."""
+    start = transformer.start_exact(
+        _model_input(transformer, payload), _exact_timesteps(transformer, payload), rotary=payload.context.rotary
+    )
+    outputs = {}
+    for branch, prompt in zip(payload.branches, payload.context.prompts, strict=True):
+        outputs[branch] = transformer.finish_exact(start, prompt, **_runner(ctx, branch))
+        ctx.tap(f"{branch}.velocity", outputs[branch])
     return payload.policy.combine(outputs, payload.guidance_scale, payload.sampler_step)
 
 
 def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
     """Return the guided velocities of a batch, (B, C, T, H, W); all branches of all requests are rows of one call."""
-    rows = plan_rows([payload.branches for payload in payloads])
-    inputs = [_model_input(transformer, payload) for payload in payloads]
-    input_RCTHW = torch.cat([inputs[row.request] for row in rows])
-    times = [_timesteps(transformer, payload, is_exact=False) for payload in payloads]
-    timesteps = torch.cat([times[row.request] for row in rows])
-    context = stack_contexts([payloads[row.request].contexts[row.branch] for row in rows])
-    outputs = _call(transformer, input_RCTHW, timesteps, context, ctx, "rows", is_exact=False)
+    rows = [BranchRow(index, branch) for index, payload in enumerate(payloads) for branch in payload.branches]
+    outputs = transformer(
+        torch.cat([_model_input(transformer, payload) for payload in payloads]),
+        _fast_timesteps(transformer, payloads),
+        stack_contexts([prompts for payload in payloads for prompts in payload.context.prompts]),
+        latents_rows=[row.request for row in rows],
+        rotary=payloads[0].context.rotary,
+        **_runner(ctx, "rows"),
+    )
+    ctx.tap("rows.velocity", outputs)
     if all(payload.branches == (COND,) for payload in payloads):
-        return outputs
+        return cast("Tensor", outputs)
     return combine_rows(
         [payload.policy for payload in payloads],
         rows,
@@ -120,22 +152,9 @@ def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePay
     )
 
 
-def _call(
-    transformer: WanTransformer,
-    input_RCTHW: Tensor,
-    timesteps: Tensor,
-    context: TextContext,
-    ctx: StepContext,
-    branch: str,
-    *,
-    is_exact: bool,
-) -> Tensor:
-    extra: dict[str, Any] = {}
-    if ctx.is_tapped:
-        extra["blocks_runner"] = _tapped_runner(ctx, branch)
-    velocity = transformer(input_RCTHW, timesteps, context, exact=is_exact, **extra)
-    ctx.tap(f"{branch}.velocity", velocity)
-    return cast("Tensor", velocity)
+def _runner(ctx: StepContext, branch: str) -> dict[str, Any]:
+    """Return the argument that shows the stream after every block to the observers, if there are any."""
+    return {"blocks_runner": _tapped_runner(ctx, branch)} if ctx.is_tapped else {}
 
 
 def _tapped_runner(ctx: StepContext, branch: str) -> BlocksRunner:
@@ -172,14 +191,30 @@ def _known_mask(payload: DenoisePayload, device: torch.device) -> Tensor:
     return known_frames_mask(frames, height=rows, width=columns, num_known=payload.num_known, device=device)
 
 
-def _timesteps(transformer: WanTransformer, payload: DenoisePayload, *, is_exact: bool) -> Tensor:
-    """Return the timesteps of one row: (1,), or (1, S) where every token has its own.
-
-    Int64 as the reference's schedule has them in the exact mode; the fast mode mixes rows, so it is float32 there.
-    """
+def _exact_timesteps(transformer: WanTransformer, payload: DenoisePayload) -> Tensor:
+    """Return the timesteps of one row as the reference has them: (1,), or (1, S) where every token has its own."""
     device = transformer.patch_embedding.weight.device
-    timestep = payload.schedule.timesteps[payload.sampler_step]
-    timestep = timestep.to(device) if is_exact else timestep.to(device, torch.float32)
+    timestep = payload.schedule.timesteps[payload.sampler_step].to(device)
     if not payload.expand_timesteps:
         return timestep.expand(1)
     return token_timesteps(_known_mask(payload, device), timestep, transformer.config.patch_size)
+
+
+def _fast_timesteps(transformer: WanTransformer, payloads: Sequence[DenoisePayload]) -> Tensor:
+    """Return the timesteps of a batch, float32: (B,), or (B, frames) where some request has known frames.
+
+    The tokens of a frame have one timestep, so that frames say all that the reference says token by token.
+    """
+    device = transformer.patch_embedding.weight.device
+    times = [payload.schedule.timestep_values[payload.sampler_step] for payload in payloads]
+    if not any(payload.expand_timesteps and payload.num_known for payload in payloads):
+        return torch.tensor(times, dtype=torch.float32, device=device)
+    patch_frames = transformer.config.patch_size[0]
+    by_frame = [
+        [
+            time if first >= payload.num_known else 0.0
+            for first in range(0, payload.latents_1CTHW.shape[2], patch_frames)
+        ]
+        for time, payload in zip(times, payloads, strict=True)
+    ]
+    return torch.tensor(by_frame, dtype=torch.float32, device=device)

@@ -208,8 +208,11 @@ def attend(
 
 
 def rotate(heads_BSNK: Tensor, rotary: RotaryTables) -> Tensor:
-    """Rotate the pairs (2i, 2i + 1) of every head by the token's angles."""
-    even, odd = heads_BSNK.unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = rotary.cos_S1P, rotary.sin_S1P
-    rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
-    return rotated.flatten(-2).to(heads_BSNK.dtype)
+    """Rotate the pairs (2i, 2i + 1) of every head by the token's angles.
+
+    The reference computes `even * cos - odd * sin` and `even * sin + odd * cos`. Here the same products and sums are
+    made of whole heads, which is several times faster: a product with i swaps a pair and changes a sign, exactly.
+    """
+    heads = heads_BSNK.to(torch.promote_types(heads_BSNK.dtype, torch.float32))
+    swapped = torch.view_as_real(torch.view_as_complex(heads.unflatten(-1, (-1, 2))) * 1j).flatten(-2)
+    return (heads * rotary.cos_S1K).add_(swapped.mul_(rotary.sin_S1K)).to(heads_BSNK.dtype)

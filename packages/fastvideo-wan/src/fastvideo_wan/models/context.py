@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -116,6 +117,34 @@ def stack_contexts(contexts: Sequence[TextContext]) -> TextContext:
     )
 
 
+def split_context(context: TextContext, num_rows: Sequence[int]) -> list[TextContext]:
+    """Cut a context into contexts of some rows each, in order, each with memory of its own.
+
+    Args:
+        context: The whole.
+        num_rows: Rows of each part; they add up to the whole's.
+    """
+    parts = {name: _split(getattr(context, name), num_rows, dim) for name, dim in _BATCH_AXES.items()}
+    return [TextContext(**{name: rows[index] for name, rows in parts.items()}) for index in range(len(num_rows))]
+
+
+_BATCH_AXES = {
+    "keys_ZBLNK": 1,
+    "values_ZBLNK": 1,
+    "bias_BL": 0,
+    "outputs_ZBNLD": 1,
+    "image_keys_ZBMNK": 1,
+    "image_values_ZBMNK": 1,
+}
+
+
+def _split(value: Tensor | None, num_rows: Sequence[int], dim: int) -> list[Any]:
+    """Return copies of some rows each; of what is not there, as many times None."""
+    if value is None:
+        return [None] * len(num_rows)
+    return [value] if len(num_rows) == 1 else [part.clone() for part in value.split(list(num_rows), dim=dim)]
+
+
 def _cat(parts: Sequence[Tensor | None], dim: int) -> Tensor | None:
     """Concatenate what every context has; None for what one of them lacks."""
     present = [part for part in parts if part is not None]
@@ -139,21 +168,23 @@ def _pad(context: TextContext, num_tokens: int) -> TextContext:
     )
 
 
-def merge_padding(text_BLE: Tensor) -> tuple[Tensor, Tensor]:
+def merge_padding(text_BLE: Tensor, num_tokens: int | None = None) -> tuple[Tensor, Tensor]:
     """Merge the equal tokens at the end of each row into one.
 
     A softmax over `n` equal keys gives them together the weight of one key whose logit is higher by `log(n)`.
 
     Args:
         text_BLE: Text encoder's output, zero-padded.
+        num_tokens: Tokens to keep, at least one more than the longest text has unless that fills its row; None keeps
+            what the longest row needs, which must be looked up in the data.
 
     Returns:
-        The text, cut to the longest row that is left, and the logits' bias, float32, shape (B, cut L).
+        The text, cut, and the logits' bias, float32, shape (B, cut L).
     """
     is_last_BL = (text_BLE == text_BLE[:, -1:]).all(dim=-1)
     run_B = is_last_BL.flip(1).cumprod(dim=1).sum(dim=1)
     first_B1 = (text_BLE.shape[1] - run_B).unsqueeze(1)
-    num_kept = int(first_B1.max()) + 1
+    num_kept = int(first_B1.max()) + 1 if num_tokens is None else num_tokens
     position_L = torch.arange(num_kept, device=text_BLE.device)
     bias_BL = torch.zeros(text_BLE.shape[0], num_kept, device=text_BLE.device)
     bias_BL = torch.where(position_L == first_B1, run_B.unsqueeze(1).float().log(), bias_BL)

@@ -1,6 +1,6 @@
 """Rotary position tables over the token grid of a video.
 
-Shapes: T, H, W tokens along time, rows, columns; S = T*H*W tokens; P half the head width (rotated pairs).
+Shapes: T, H, W tokens along time, rows, columns; S = T*H*W tokens; K head width; P = K / 2 rotated pairs.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ THETA = 10000.0
 
 @dataclass(frozen=True, slots=True)
 class RotaryTables:
-    """Cosine and sine of every token's rotation angles.
+    """Cosine and sine of every token's rotation angles, each twice: once for each number of a pair.
 
     Attributes:
-        cos_S1P: Float32, one row a token; the middle axis broadcasts over heads.
-        sin_S1P: Same shape.
+        cos_S1K: Float32, one row a token; the middle axis broadcasts over heads.
+        sin_S1K: Same shape.
     """
 
-    cos_S1P: Tensor
-    sin_S1P: Tensor
+    cos_S1K: Tensor
+    sin_S1K: Tensor
+
+    def turns(self) -> Tensor:
+        """Return the rotations as complex numbers, (S, 1, P)."""
+        return torch.complex(self.cos_S1K[..., ::2], self.sin_S1K[..., ::2])
 
 
 def rotary_tables(
@@ -50,9 +54,8 @@ def rotary_tables(
     )
     cos, sin = ([axis.float().expand(*grid, -1) for axis in map(wave, angles)] for wave in (torch.cos, torch.sin))
     shape = (num_frames * num_rows * num_columns, 1, -1)
-    return RotaryTables(
-        cos_S1P=torch.cat(cos, dim=-1).view(shape).to(device), sin_S1P=torch.cat(sin, dim=-1).view(shape).to(device)
-    )
+    twice = (torch.cat(parts, dim=-1).view(shape).repeat_interleave(2, dim=-1).to(device) for parts in (cos, sin))
+    return RotaryTables(*twice)
 
 
 def _angles(first: int, count: int, dim: int) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fastvideo_wan.models import vae_kernels as kernels
+
 
 def norm(x: Tensor, gamma: Tensor) -> Tensor:
     """Scale every pixel's channel vector (axis 1) to length sqrt(C), times the learned gains."""
@@ -58,6 +60,8 @@ def conv3d(x_BCTHW: Tensor, weight: Tensor, bias: Tensor, time_stride: int, _sta
     """Convolve; rows and columns are padded to keep their size, time is not padded."""
     rows, columns = weight.shape[3] // 2, weight.shape[4] // 2
     padded = F.pad(x_BCTHW, (columns, columns, rows, rows, 0, 0))
+    if time_stride == 1 and kernels.is_matrix_product(padded, weight, bias):
+        return kernels.conv3d_as_product(padded, weight, bias)
     return F.conv3d(padded, weight, bias, (time_stride, 1, 1))
 
 
