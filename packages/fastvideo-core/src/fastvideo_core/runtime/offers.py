@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkPlan
+from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkKind, WorkPlan
 from fastvideo_core.runtime.estimate import CostSource
 from fastvideo_core.runtime.run import HostWork
 from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
@@ -45,7 +45,7 @@ class Offers:
         """Return the offer of a step, or of host work, which is alone in its call."""
         patience_at = now + job.latency_class.patience_s
         if isinstance(wish, HostWork):
-            return ReadyStep(job, -1, patience_at, HOST_S, handle=(task, wish))
+            return ReadyStep(job, -1, patience_at, HOST_S, is_preparation=True, handle=(task, wish))
         resources = wish.resources
         most = wish.max_batch or self._max_batch[wish.loop_id]
         return ReadyStep(
@@ -58,6 +58,7 @@ class Offers:
             wish.placement.pool,
             wish.placement.affinity,
             resources.transfer_bytes,
+            wish.kind is WorkKind.ENCODER_CHUNK,
             (task, wish),
         )
 

@@ -147,6 +147,8 @@ class ReadyStep:
         pool: Role pool that it runs in.
         affinity: Index of the worker that holds what it needs; "" if any will do.
         transfer_bytes: Bytes that it moves, where it is a transfer.
+        is_preparation: Whether it leads to steps that others may share: it goes before those of its rank, so that
+            requests which have started come to share calls soon.
         handle: Whatever the engine wants back with the decision.
         step_id: Its number, in the order in which steps became ready.
     """
@@ -160,8 +162,14 @@ class ReadyStep:
     pool: str = "main"
     affinity: str = ""
     transfer_bytes: int = 0
+    is_preparation: bool = False
     handle: Any = None
     step_id: int = 0
+    urgency: int = field(init=False)
+    """Lower goes first: by rank, and within a rank preparation."""
+
+    def __post_init__(self) -> None:
+        self.urgency = 2 * self.job.latency_class.rank + (not self.is_preparation)
 
 
 @dataclass(frozen=True, slots=True)

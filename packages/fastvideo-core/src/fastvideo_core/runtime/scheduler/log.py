@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["DecisionLog", "replay"]
 
 _T = TypeVar("_T")
-_STEP_FIELDS = ("group", "patience_at", "seconds", "peak_bytes", "max_batch", "pool", "affinity", "transfer_bytes")
+_STEP_FIELDS = (
+    "group",
+    "patience_at",
+    "seconds",
+    "peak_bytes",
+    "max_batch",
+    "pool",
+    "affinity",
+    "transfer_bytes",
+    "is_preparation",
+)
 _JOB_FIELDS = ("job_id", "accepted_at", "deadline_at", "resident_bytes", "peak_bytes", "remaining_s")
 
 

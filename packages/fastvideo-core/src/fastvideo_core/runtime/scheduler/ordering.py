@@ -25,7 +25,9 @@ def order_of(job: Job) -> tuple[int, float, int]:
 
 
 def most_urgent(ready: Iterable[ReadyStep], now: float) -> ReadyStep:
-    """Return the step that goes first: one that has waited beyond its patience, longest first; else by order.
+    """Return the step that goes first: one that has waited beyond its patience, longest first; else by rank and order.
+
+    Within a rank, what prepares a request goes before what requests share.
 
     Args:
         ready: At least one step.
@@ -37,7 +39,11 @@ def most_urgent(ready: Iterable[ReadyStep], now: float) -> ReadyStep:
         if step.patience_at <= now:
             if overdue is None or step.patience_at < overdue.patience_at:
                 overdue = step
-        elif best is None or step.job.order < best.job.order:
+        elif (
+            best is None
+            or step.urgency < best.urgency
+            or (step.urgency == best.urgency and step.job.order < best.job.order)
+        ):
             best = step
     chosen = overdue or best
     assert chosen is not None, "at least one step is ready"
