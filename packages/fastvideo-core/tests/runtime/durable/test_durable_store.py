@@ -424,3 +424,29 @@ def test_a_request_that_cannot_be_stored_is_not_accepted(place, prepare, instanc
             store.accept(prepare(), instance, note={"x": object()})
         assert store.unfinished == ()
         store.accept(prepare(), instance)
+
+
+def test_a_held_job_is_read_again_as_it_was_at_its_last_checkpoint(place, prepare, instance, by_hand):
+    prepared = prepare(exact=True)
+    expected = by_hand(instance, prepared).result()
+    run = by_hand(instance, prepared)
+    steps = run.steps()
+    with StateStore(place) as store:
+        assert store.reload("a", instance) is None
+        store.accept(prepared, instance)
+        assert store.reload("a", instance).nodes == {}
+        for _ in range(3):
+            next(steps)
+        store.checkpoint("a", run.nodes)
+        next(steps)
+        saved = store.reload("a", instance)
+        assert saved.nodes["denoise"].num_committed == 1
+        again = by_hand.resumed(instance, saved)
+        same_results(again.result(), expected)
+        assert store.checkpoint("a", again.nodes)
+        store.flush()
+        assert all(isinstance(node, FinishedNode) for node in store.reload("a", instance).nodes.values())
+        (place / "jobs/00000001-a/checkpoint.json").write_text("")
+        refused = store.reload("a", instance)
+        assert (refused.is_aside, store.holds("a")) == (False, True)
+        assert "job a: " in str(refused.error)

@@ -310,14 +310,14 @@ class StateStore:
             return [self._load(entry, instance) for entry in entries if entry.name not in held]
 
     def reload(self, job_id: str, instance: ModelInstance) -> SavedJob | RefusedJob | None:
-        """Read the last checkpoint of a job that this process runs, after what it had in memory was lost.
+        """Return a job that is held as it was at its last checkpoint, for when what came after it is lost.
 
         Args:
             job_id: The job.
             instance: The model to go on with.
 
         Returns:
-            The job as it was written down; None if it is not held.
+            The job; None if it is not held. A refused one is still held, and its files are left where they are.
         """
         with self._folder_lock:
             job = self._jobs.get(job_id)
@@ -325,8 +325,16 @@ class StateStore:
                 return None
             with self._changed:
                 self._changed.wait_for(lambda: not job.is_writing)
-            del self._jobs[job_id]
-            return self._load(job.folder, instance)
+            try:
+                file = read_job(job.folder, job_id)
+                file.identity.check(Identity.of(instance, file.task))
+                nodes, ledger = load_checkpoint(self._disk, job.folder, job_id, instance.card, instance.device)
+                prepared = file.request(job.folder, instance.card)
+            except StateError as error:
+                return RefusedJob(job_id, StateError(f"job {job_id}: {error}"), None, is_aside=False)
+            with self._changed:
+                job.ledger = ledger
+            return SavedJob(job_id, prepared, nodes, file.note)
 
     def flush(self) -> None:
         """Wait until every checkpoint that was begun is on the disk."""
