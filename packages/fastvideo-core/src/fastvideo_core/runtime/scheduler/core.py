@@ -5,7 +5,8 @@ Every method takes the time. The decisions themselves are the pure functions of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,8 +61,10 @@ class Scheduler:
         self.ready: dict[ReadyStep, None] = {}
         self.transfers: dict[ReadyStep, None] = {}
         self.workers = [replace(worker) for worker in workers] or [WorkerSlot()]
+        _check_workers(self.workers)
         self.speed = 1.0
         self._in_flight: dict[int, Batch] = {}
+        self._leaving: list[Job] = []
         self._transfer_bytes = 0
         self._predict = predict if log is None else log.recording(predict)
         self._can_batch = can_batch if log is None or can_batch is None else log.recording(can_batch)
@@ -102,11 +105,11 @@ class Scheduler:
             return []
         if self._replan_at <= now and self._num_due:
             self._replan(now)
-        starts = choose_starts(tuple(self.queued.values()), tuple(self.running.values()), self.limits, self.config, now)
+        starts = choose_starts(tuple(self.queued.values()), self._holders(), self.limits, self.config, now)
         for job in starts:
             self.running[job.job_id] = self.queued.pop(job.job_id)
         if starts:
-            self._held_bytes = Holdings.of(self.running.values()).resident_bytes
+            self._held_bytes = Holdings.of(self._holders()).resident_bytes
         if self._log is not None:
             self._log.decided("start", now, [job.job_id for job in starts])
         return starts
@@ -129,21 +132,24 @@ class Scheduler:
 
     def next_batch(self, now: float) -> Batch | None:
         """Return what an idle worker runs next, and note that it does; None if nothing can run."""
-        if not self.ready:
+        if not self.ready or not (idle := choose_worker(self.workers)):
             return None
+        # What changes the state is part of a decision that is logged, or a replay would not find it.
         if self._replan_at <= now and self._num_due:
             self._replan(now)
-        for index in choose_worker(self.workers):
+        for index in idle:
             ready = steps_for(index, self.workers, self.ready, self.config.jumbo_s)
             if ready:
                 return self._dispatch(index, ready, now)
+        if self._log is not None:
+            self._log.decided("batch", now, None)
         return None
 
     def next_transfers(self, now: float) -> list[ReadyStep]:
         """Return the transfers that start now, and note that they do."""
         if not self.transfers:
             return []
-        starts = choose_transfers(self.transfers, self._transfer_bytes, self.limits.transfer_bytes)
+        starts = choose_transfers(self.transfers, now, self._transfer_bytes, self.limits.transfer_bytes)
         for step in starts:
             del self.transfers[step]
             self._transfer_bytes += step.transfer_bytes
@@ -155,6 +161,9 @@ class Scheduler:
         """Note that a worker has ended its call, which took so many seconds."""
         batch = self._in_flight.pop(worker)
         self.workers[worker].is_idle = True
+        if self._leaving:
+            self._leaving = [job for job in self._leaving if self._is_in_flight(job)]
+            self._held_bytes = Holdings.of(self._holders()).resident_bytes
         alone_s = 0.0
         for step in batch.steps:
             alone_s += step.seconds
@@ -177,14 +186,19 @@ class Scheduler:
             self._log.ended("retract", now, step.step_id, 0.0)
 
     def withdraw(self, job_id: str, now: float) -> None:
-        """Forget a job, however it has ended: its steps, its place, and what it held; unknown ones are no trouble."""
+        """Forget a job, however it has ended: its steps, its place, and what it held; unknown ones are no trouble.
+
+        What a step of it is still using on a worker is held until that call has ended.
+        """
         job = self.queued.pop(job_id, None) or self.running.pop(job_id, None)
         if job is None:
             return
         for steps in (self.ready, self.transfers):
             for step in [step for step in steps if step.job is job]:
                 del steps[step]
-        self._held_bytes = Holdings.of(self.running.values()).resident_bytes
+        if self._is_in_flight(job):
+            self._leaving.append(job)
+        self._held_bytes = Holdings.of(self._holders()).resident_bytes
         if job.deadline_at is not None:
             self._num_due -= 1
             self._replan_at = now
@@ -196,6 +210,13 @@ class Scheduler:
         """Whether no worker has anything to do."""
         return not self._in_flight
 
+    def _holders(self) -> tuple[Job, ...]:
+        """Return the jobs that hold what they asked for."""
+        return (*self.running.values(), *self._leaving)
+
+    def _is_in_flight(self, job: Job) -> bool:
+        return any(step.job is job for batch in self._in_flight.values() for step in batch.steps)
+
     def _dispatch(self, index: int, ready: Any, now: float) -> Batch:
         limit = self.limits.memory_bytes
         batch = choose_batch(
@@ -205,6 +226,7 @@ class Scheduler:
             free_bytes=None if limit is None else (limit - self._held_bytes) // len(self.workers),
             max_batch=self.config.max_batch,
             can_batch=self._can_batch,
+            max_s=math.inf if "jumbo" in self.workers[index].cost_classes else self.config.jumbo_s,
         )
         if index:
             batch = replace(batch, worker=index)
@@ -226,3 +248,16 @@ class Scheduler:
             if is_given_up != job.is_given_up:
                 job.is_given_up = is_given_up
                 job.order = order_of(job)
+
+
+def _check_workers(workers: Iterable[WorkerSlot]) -> None:
+    """Refuse pools in which steps of a cost class would wait for ever."""
+    taken: dict[str, set[str]] = {}
+    for worker in workers:
+        taken.setdefault(worker.pool, set()).update(worker.cost_classes)
+    for pool, classes in taken.items():
+        if missing := {"small", "jumbo"} - classes:
+            raise InputError(
+                f"no worker of pool {pool} takes {missing.pop()} steps", field="workers", value=sorted(classes),
+                allowed="each cost class by some worker of each pool",
+            )  # fmt: skip

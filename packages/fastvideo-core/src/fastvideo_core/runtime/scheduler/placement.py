@@ -39,14 +39,21 @@ def choose_worker(workers: Iterable[WorkerSlot]) -> list[int]:
     return [index for _, index in sorted(idle)]
 
 
-def choose_transfers(waiting: Iterable[ReadyStep], in_flight_bytes: int, limit_bytes: int) -> list[ReadyStep]:
-    """Return the transfers that start now, most urgent first; they share the link, not the device.
+def choose_transfers(
+    waiting: Iterable[ReadyStep], now: float, in_flight_bytes: int, limit_bytes: int
+) -> list[ReadyStep]:
+    """Return the transfers that start now; they share the link, not the device.
 
-    One that is larger than the whole limit goes alone. The first that does not fit holds back those behind it: a link
-    that is always given to the small ones would never carry a large one.
+    First go those that have waited beyond their patience, longest first; then by order. One that is larger than the
+    whole limit goes alone. The first that does not fit holds back those behind it: a link that is always given to the
+    small ones would never carry a large one.
     """
+
+    def key(step: ReadyStep) -> tuple[int, float, tuple[int, float, int]]:
+        return (0, step.patience_at, step.job.order) if step.patience_at <= now else (1, 0.0, step.job.order)
+
     starts: list[ReadyStep] = []
-    for step in sorted(waiting, key=lambda one: one.job.order):
+    for step in sorted(waiting, key=key):
         if in_flight_bytes + step.transfer_bytes > limit_bytes and in_flight_bytes > 0:
             break
         in_flight_bytes += step.transfer_bytes
