@@ -1,0 +1,1 @@
+"""The DeploymentCard: what an engine tells a fleet about itself."""

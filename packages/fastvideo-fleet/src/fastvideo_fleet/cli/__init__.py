@@ -1,0 +1,1 @@
+"""`fastvideo fleet …`: one command a module, in the form of core's own."""
