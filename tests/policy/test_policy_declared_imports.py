@@ -47,9 +47,11 @@ def undeclared(sources, needs):
 
 
 def needs_of(folder, *, for_tests):
-    """Return what a package declares: to run, and for its tests the `test` groups too."""
+    """Return what a package declares: to run, its extras included, and for its tests the `test` groups too."""
     table = tomllib.loads((folder / "pyproject.toml").read_text())
     needs = [table["project"]["name"], *table["project"]["dependencies"]]
+    for extra in table["project"].get("optional-dependencies", {}).values():
+        needs += extra
     if for_tests:
         root = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())
         needs += [*table["dependency-groups"]["test"], *root["dependency-groups"]["test"]]
