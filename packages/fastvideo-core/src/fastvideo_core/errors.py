@@ -39,6 +39,10 @@ MAX_VALUE_LENGTH = 300
 """Most characters of a value that a message repeats."""
 
 
+class InputWarning(UserWarning):
+    """What a caller gave is allowed and yet will not give what was asked for."""
+
+
 class FastVideoError(Exception):
     """Base of all errors raised on purpose; `exit_code` is what the command line ends with.
 

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fastvideo_core.errors import CancelledError, ExecutionError, InputError, ResourceError
+from fastvideo_core.errors import (
+    CancelledError,
+    ExecutionError,
+    InputError,
+    InputWarning,
+    PromptError,
+    ResourceError,
+)
 from fastvideo_core.program import ArtifactNode, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.run import GenerationResult
@@ -37,10 +44,14 @@ def bits(result):
             for name, artifact in result.artifacts.items()}  # fmt: skip
 
 
+ONE_BY_ONE = RuntimeOptions(SchedulerConfig(max_batch=1))
+"""Results of a shared call may differ from those of a call alone in their last bits."""
+
+
 def in_turn(max_running):
     """Return options under which requests are served in turn: who has no patience is."""
     classes = {"standard": LatencyClass("standard", 0, patience_s=0.0)}
-    return RuntimeOptions(SchedulerConfig(max_running=max_running, classes=classes))
+    return RuntimeOptions(SchedulerConfig(max_running=max_running, max_batch=1, classes=classes))
 
 
 def assert_same(one, other):
@@ -251,9 +262,11 @@ def test_results_can_be_awaited(engine):
         results = await asyncio.gather(*handles)
         assert [result.seed for result in results] == [0, 1, 2]
         assert await handles[0] is results[0]
-        bad = engine.submit(engine.make_request("x" * 999))
-        with pytest.raises(InputError, match="999 tokens"):
-            await bad
+        handles[0].cancel()
+        gone = engine.submit(engine.make_request("x", parameters={"num_inference_steps": 500}))
+        gone.cancel("no longer")
+        with pytest.raises(CancelledError, match="no longer"):
+            await gone
 
     asyncio.run(main())
 
@@ -297,7 +310,7 @@ def test_a_result_may_be_waited_for_with_a_limit(engine):
 
 def test_many_threads_use_one_engine(card, alone):
     failures = []
-    with Engine.open(card, max_running=3) as engine:
+    with Engine.open(card, options=ONE_BY_ONE) as engine:
 
         def work(name):
             try:
@@ -322,9 +335,10 @@ def test_a_closed_engine_takes_no_requests_and_keeps_no_model(card):
     assert {"fastvideo-control"} <= threads
     request = engine.make_request("x")
     result = engine.submit(request)
-    failed = engine.submit(engine.make_request("x" * 999))
+    failed = engine.submit(engine.make_request("x", parameters={"num_inference_steps": 500}))
+    failed.cancel()
     assert result.result(60).video
-    with pytest.raises(InputError):
+    with pytest.raises(CancelledError):
         failed.result(60)
     engine.close()
     engine.close()
@@ -462,6 +476,7 @@ def test_behaviour_that_no_loop_records_is_refused(engine):
 
 def test_latents_of_a_finished_request_are_let_go(card):
     alive = []
+    card = card.model_copy(update={"caches": {}})  # encoded prompts are kept for others
     with Engine.open(card, tap=lambda name, plan, value: alive.append(weakref.ref(value))) as engine:
         handle = engine.submit(engine.make_request("x"))
         assert handle.result(60).video
@@ -471,3 +486,26 @@ def test_latents_of_a_finished_request_are_let_go(card):
         assert [ref() for ref in alive if ref() is not None] == []
         assert isinstance(handle.result().video.frames, np.ndarray)
     assert torch.is_grad_enabled()
+
+
+def test_what_checks_warn_of_is_told_and_comes_with_the_result(tiny_folder, with_loop, made_up):
+    def check(spec, model, parameters, inputs):
+        return [] if inputs["prompt"] == "plain" else ["prompt: odd", "prompt: very odd"]
+
+    card = with_loop(tiny_card(tiny_folder), "text", check=made_up("check", check))
+    with Engine.open(card) as engine:
+        handle = engine.submit(engine.make_request("x"))
+        events = list(handle.events())
+        assert [e.type for e in events][:4] == [
+            "request.accepted", "request.warning", "request.warning", "request.started",
+        ]  # fmt: skip
+        assert handle.result().warnings == (events[1].message, events[2].message) == ("prompt: odd", "prompt: very odd")
+        with pytest.warns(InputWarning, match="prompt: odd") as warned:
+            engine.generate("x")
+        assert [w.filename for w in warned] == [__file__] * 2
+        assert engine.generate("plain").warnings == ()
+
+
+def test_what_a_check_refuses_is_refused_at_once(engine):
+    with pytest.raises(PromptError, match="the text has 129 tokens"):
+        engine.submit(engine.make_request("x" * 129))

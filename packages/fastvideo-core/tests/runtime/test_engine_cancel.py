@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from fastvideo_core.errors import CancelledError
-from fastvideo_core.runtime.engine import Engine
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
+from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_testing.tiny import denoise, tiny_card
+
+ONE_BY_ONE = RuntimeOptions(SchedulerConfig(max_batch=1))
 
 
 class Gate:
@@ -57,7 +60,7 @@ def submit(engine, name, **parameters):
 
 
 def test_cancelling_one_takes_effect_at_its_next_boundary_and_touches_no_other(gated, gate, expected):
-    with Engine.open(gated) as engine:
+    with Engine.open(gated, options=ONE_BY_ONE) as engine:
         peers = [submit(engine, "a", seed=1), submit(engine, "b", seed=2)]
         held = submit(engine, "held", seed=3)
         assert gate.entered.wait(30)

@@ -21,7 +21,8 @@ from fastvideo_core.errors import (
 )
 from fastvideo_core.loop.work import StepResult, Wait
 from fastvideo_core.runtime import run as run_module
-from fastvideo_core.runtime.engine import Engine
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
+from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_testing.tiny import denoise, text, tiny_card
 
 BAD = "bad"
@@ -44,7 +45,7 @@ def check(card, expected):
     """Run a request that fails among others; check that it ends with the error, alone, and that it lets go."""
 
     def run(changed, error, text):
-        with Engine.open(changed) as engine:
+        with Engine.open(changed, options=RuntimeOptions(SchedulerConfig(max_batch=1))) as engine:
             first = engine.submit(engine.make_request("x", parameters={"seed": 5}))
             bad = engine.submit(engine.make_request("x", request_id=BAD))
             last = engine.submit(engine.make_request("x", parameters={"seed": 5}))
@@ -191,7 +192,9 @@ def test_memory_is_let_go_at_once_however_a_request_ends(ending, card, made_up, 
     gc.collect()
     gc.disable()  # memory must not wait for the collector
     try:
-        with Engine.open(with_loop(card, "denoise", step=made_up("step", step))) as engine:
+        # Without the cache, since encoded prompts are kept for others.
+        changed = with_loop(card, "denoise", step=made_up("step", step)).model_copy(update={"caches": {}})
+        with Engine.open(changed) as engine:
             handle = engine.submit(engine.make_request("x", parameters={"num_inference_steps": 50}))
             with pytest.raises(error) as caught:
                 handle.result(60)
@@ -265,8 +268,10 @@ def test_a_loop_that_waits_for_what_cannot_come_is_told_so(reason, waiting):
         engine.generate("x")
 
 
-def test_bad_input_found_by_a_loop_is_bad_input(card):
-    with Engine.open(card) as engine:
+def test_bad_input_found_by_a_loop_is_bad_input(card, made_up, with_loop):
+    with Engine.open(card) as engine, pytest.raises(PromptError, match="200 tokens"):
+        engine.submit(engine.make_request("x" * 200))
+    with Engine.open(with_loop(card, "text", check=None)) as engine:
         handle = engine.submit(engine.make_request("x" * 200))
         with pytest.raises(PromptError, match="200 tokens") as caught:
             handle.result(60)

@@ -71,3 +71,12 @@ def test_a_check_that_fails_is_named(weightless, with_loop, made_up):
     card = with_loop(weightless, "text", check=made_up("check", check))
     with pytest.raises(ExecutionError, match="the check of loop text failed: KeyError: 'missing'"):
         load_host(card, tasks=TASKS).check(prepare(card, "x"))
+
+
+def test_warnings_of_all_checks_are_told_once(weightless, with_loop, made_up):
+    def check(spec, model, parameters, inputs):
+        return ["a warning", f"{inputs['prompt']} is odd", "a warning"]
+
+    card = with_loop(weightless, "text", check=made_up("check", check))
+    assert load_host(card, tasks=TASKS).check(prepare(card, "x")) == ("a warning", "x is odd")
+    assert load_host(weightless, tasks=TASKS).check(prepare(weightless, "x")) == ()

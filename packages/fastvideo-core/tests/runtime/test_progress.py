@@ -39,7 +39,7 @@ def clock(monkeypatch):
 
 def begin():
     events = []
-    return Progress(PREPARED, EventLog(PREPARED, events.append)), events
+    return Progress(PREPARED, EventLog(PREPARED, lambda make: events.append(make()))), events
 
 
 def plan(step, num_steps):
@@ -124,7 +124,7 @@ def test_a_stream_is_announced_and_ended(clock):
 
 def test_events_are_numbered_and_dated(clock):
     events = []
-    log = EventLog(PREPARED, events.append)
+    log = EventLog(PREPARED, lambda make: events.append(make()))
     clock.now_s = 5.0
     log.accepted()
     log.artifact("video", "video")

@@ -38,8 +38,8 @@ class LoopSpec(Contract):
         behavior_schema: What is captured in the rollout profile; None if nothing.
         step_cost_model: Function from a `WorkPlan` to its `StepCost`.
         components: Components that its steps use.
-        check: Function that refuses a request by what tokenizers and the like tell, before any weight is there (see
-            `fastvideo_core.loop.base.InputCheck`); None if there is nothing to refuse.
+        check: Function that refuses a request, or warns of it, by what tokenizers and the like tell, before any weight
+            is there (see `fastvideo_core.loop.base.InputCheck`); None if there is nothing to check.
         estimate: Function that tells what the whole loop will need, before it starts (see
             `fastvideo_core.loop.base.LoopEstimator`); None if nothing is known.
         outputs: Names of the results that other nodes may take.

@@ -66,7 +66,7 @@ def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shel
     if not jobs:
         return
     with _without_collector(shell):
-        host, refused = _check_jobs(jobs, options, display)
+        host, refused = _check_jobs(jobs, options, display, shell)
     yield from refused
     refused_ids = {ended.job.request_id for ended in refused}
     accepted = [job for job in jobs if job.request_id not in refused_ids]
@@ -97,19 +97,23 @@ def save_result(ended: Ended) -> SavedFiles:
     return saved
 
 
-def _check_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display) -> tuple[HostSide, list[Ended]]:
-    """Load what needs no weights, and return it with the jobs that are refused by it."""
+def _check_jobs(
+    jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell
+) -> tuple[HostSide, list[Ended]]:
+    """Load what needs no weights, tell what it warns of, and return it with the jobs that are refused by it."""
     card = jobs[0].prepared.card
     display.phase(f"loading {card.model_id}")
     from fastvideo_core.runtime.host import load_host
 
     host = load_host(card, tasks=_tasks(jobs), device=options.device, precision=options.precision)
-    refused = []
+    refused, warnings = [], list[str]()
     for job in jobs:
         try:
-            host.check(job.prepared)
+            warnings += host.check(job.prepared)
         except FastVideoError as error:
             refused.append(Ended(job, None, error))
+    for warning in dict.fromkeys(warnings):
+        shell.tell(f"warning: {warning}")
     return host, refused
 
 

@@ -222,14 +222,17 @@ class InputCheck(Protocol):
 
     def __call__(
         self, spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
-    ) -> None:
-        """Check a request before weights are loaded.
+    ) -> Sequence[str]:
+        """Check a request before weights are loaded, and again when an engine takes it.
 
         Args:
             spec: The card's loop.
             model: The model, of which only the components without weights are there.
             parameters: Resolved parameters of the node.
             inputs: The request's own inputs of the node, by port; results of other loops are not there.
+
+        Returns:
+            Warnings, one line each: what is allowed and yet will not give what was asked for.
 
         Raises:
             InputError: What is wrong.

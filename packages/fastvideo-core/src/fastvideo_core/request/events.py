@@ -22,6 +22,7 @@ __all__ = [
     "RequestFailed",
     "RequestProgress",
     "RequestStarted",
+    "RequestWarning",
     "parse_event",
 ]
 
@@ -43,6 +44,13 @@ class RequestAccepted(_Event):
     card: str
     task: str
     parameters: dict[str, Any]
+
+
+class RequestWarning(_Event):
+    """Something is allowed and yet will not give what was asked for."""
+
+    type: Literal["request.warning"] = "request.warning"
+    message: str
 
 
 class RequestStarted(_Event):
@@ -133,6 +141,7 @@ class MediaComplete(_Event):
 
 Event = Annotated[
     RequestAccepted
+    | RequestWarning
     | RequestStarted
     | RequestProgress
     | RequestCompleted

@@ -17,23 +17,25 @@ from typing import Any, TypeVar
 
 from fastvideo_core.cache import FeatureHandle
 from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError, WorkerLostError, describe_failure
-from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
+from fastvideo_core.loop.work import StepResult, Wait, WorkKind, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.runtime.active import Active, Rebuilt, Task
+from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.offers import Offers
 from fastvideo_core.runtime.run import GenerationResult, HostWork, RequestRun
-from fastvideo_core.runtime.scheduler.base import Batch
+from fastvideo_core.runtime.scheduler.base import Batch, ReadyStep
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.steps import CallOutcome, Tap, run_call
-from fastvideo_core.runtime.workers import Worker
 
 __all__ = ["ControlPlane"]
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_TRANSFERS = frozenset({WorkKind.TRANSFER, WorkKind.CACHE_IO})
+"""Kinds that use a link and not the device, so that they run beside its steps."""
 
 
 class ControlPlane:
@@ -80,7 +82,7 @@ class ControlPlane:
         self._loop.set_exception_handler(self._broken)
         self._thread = threading.Thread(target=self._loop.run_forever, name="fastvideo-control", daemon=True)
         self._thread.start()
-        self._workers = [Worker(f"fastvideo-device-{index}", self._notify) for index in range(len(scheduler.workers))]
+        self._device = DevicePlane(len(scheduler.workers), self._notify)
 
     @property
     def is_own_thread(self) -> bool:
@@ -90,8 +92,7 @@ class ControlPlane:
     @property
     def is_healthy(self) -> bool:
         """Whether requests are being worked on: no fault of the control plane, no device lost, no worker gone."""
-        threads = (self._thread, *(worker.thread for worker in self._workers))
-        return not (self._is_lost or self._has_failed) and all(thread.is_alive() for thread in threads)
+        return self._thread.is_alive() and self._device.is_alive and not (self._is_lost or self._has_failed)
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the control plane's thread, and return what it returns; from any thread."""
@@ -108,6 +109,16 @@ class ControlPlane:
         self._loop.call_soon_threadsafe(run)
         return answer.result()
 
+    def exclusively(self, function: Callable[[], _T]) -> _T:
+        """Run a function on the device plane while no step runs, and return what it returns; from any other thread.
+
+        Raises:
+            FastVideoError: The function's own error.
+        """
+        answer: Future[_T] = Future()
+        self.call(lambda: self._device.exclusively(function, partial(_settle_future, answer)))
+        return answer.result()
+
     def accept(self, active: Active) -> None:
         """Take a request.
 
@@ -119,7 +130,7 @@ class ControlPlane:
         self._scheduler.submit(active.job, time.monotonic())
         self._actives[run.request_id] = active
         run.cancel.listen(lambda: self._notify(partial(self._cancelled, active)))
-        run.events.accepted()
+        run.accepted()
         self._cancelled(active)  # it may have been, before anybody listened
         self._loop.call_soon(self._pump)
 
@@ -128,8 +139,7 @@ class ControlPlane:
         empty = threading.Event()
         self.call(lambda: self._tell_when_idle(empty.set))
         empty.wait()
-        for worker in self._workers:
-            worker.close()
+        self._device.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -154,6 +164,8 @@ class ControlPlane:
             self._start_nodes(self._actives[job.job_id])
         while (batch := self._scheduler.next_batch(now)) is not None:
             self._dispatch(batch)
+        for step in self._scheduler.next_transfers(now):
+            self._transfer(step)
 
     def _start_nodes(self, active: Active) -> None:
         for node in active.run.next_nodes():
@@ -195,7 +207,10 @@ class ControlPlane:
     def _offer(self, task: Task, wish: WorkPlan[Any] | HostWork) -> None:
         now = time.monotonic()
         task.step = self._offers.make(task.active.job, wish, task, now)
-        self._scheduler.offer(task.step, now)
+        if isinstance(wish, WorkPlan) and wish.kind in _TRANSFERS:
+            self._scheduler.offer_transfer(task.step, now)
+        else:
+            self._scheduler.offer(task.step, now)
 
     def _answer(self, task: Task, result: StepResult[Any], handle: FeatureHandle) -> None:
         """Give a node a result that another request has made."""
@@ -241,7 +256,24 @@ class ControlPlane:
         else:
             assert self._instance is not None, "no step is left when the control plane is closed"
             work = partial(run_call, self._instance, wishes, self._tap)
-        self._workers[batch.worker].submit(work, partial(self._finished, batch))
+        self._device.run(batch.worker, work, partial(self._finished, batch))
+
+    def _transfer(self, step: ReadyStep) -> None:
+        """Run a transfer beside the steps, on the worker that does nothing else."""
+        task, plan = step.handle
+        task.is_in_flight = True
+        assert self._instance is not None, "no step is left when the control plane is closed"
+        self._device.transfer(partial(run_call, self._instance, [plan], self._tap), partial(self._transferred, step))
+
+    def _transferred(self, step: ReadyStep, outcome: CallOutcome | WorkerLostError) -> None:
+        self._scheduler.finished_transfer(step, time.monotonic())
+        batch = Batch((step,), step.seconds, step.peak_bytes)
+        if isinstance(outcome, WorkerLostError):
+            self._lost([step.handle[0]], outcome)
+        else:
+            self._offers.measured(batch, outcome)
+            self._deliver(batch, [step.handle[0]], outcome)
+        self._pump()
 
     def _finished(self, batch: Batch, outcome: Any) -> None:
         """Give a call's results to those who asked, then find the worker something else to do."""
@@ -397,7 +429,7 @@ class ControlPlane:
         started = [name for name, active in self._actives.items() if active.run.started]
         for active in self._actives.values():
             active.run.lose()
-        self._workers[0].submit(partial(self._rebuild, started), self._rebuilt)
+        self._device.run(0, partial(self._rebuild, started), self._rebuilt)
 
     def _rebuilt(self, outcome: Rebuilt | FastVideoError) -> None:
         self._is_lost = False
@@ -421,6 +453,13 @@ class ControlPlane:
         for active in tuple(self._actives.values()):
             with suppress(Exception):
                 self._end(active, ExecutionError(f"{active.run.scope.path()}: the control plane failed: {text}"))
+
+
+def _settle_future(future: Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _guarded(work: HostWork) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Self
 from fastvideo_core.cache import CachePools
 from fastvideo_core.card import ModelCard
 from fastvideo_core.cost import CostModel
-from fastvideo_core.errors import ExecutionError, InputError, ResourceError
+from fastvideo_core.errors import ExecutionError, InputError, InputWarning, ResourceError
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
@@ -24,6 +25,7 @@ from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
 from fastvideo_core.runtime.handle import Publisher, RequestHandle
+from fastvideo_core.runtime.host import check_request
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.offers import Offers
@@ -33,6 +35,7 @@ from fastvideo_core.runtime.scheduler.base import Job, Limits, SchedulerConfig, 
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.scheduler.log import DecisionLog
 from fastvideo_core.runtime.sharing import SharedResults
+from fastvideo_core.runtime.sleep import SleepMode
 from fastvideo_core.runtime.steps import Tap
 from fastvideo_core.runtime.weights.memory import measured_limit
 
@@ -197,7 +200,7 @@ class Engine:
         on_event: Callable[[Any], None] | None = None,
         **parameters: Any,
     ) -> GenerationResult:
-        """Generate from a prompt and wait for the result.
+        """Generate from a prompt and wait for the result; what it carries as warnings is given as `InputWarning` too.
 
         Args:
             prompt: What to show.
@@ -218,10 +221,13 @@ class Engine:
         )  # fmt: skip
         handle = self.submit(request, on_event=on_event)
         try:
-            return handle.result()
+            result = handle.result()
         except (KeyboardInterrupt, SystemExit):
             handle.cancel("interrupted")
             raise
+        for message in result.warnings:
+            warnings.warn(message, InputWarning, stacklevel=2)
+        return result
 
     def make_request(
         self,
@@ -275,6 +281,22 @@ class Engine:
         """Take up a request of the store where its last checkpoint was; see `submit`."""
         return self._accept(saved.prepared, on_event, saved=saved)
 
+    def sleep(self, components: Sequence[str], mode: SleepMode | None = None) -> int:
+        """Take components' weights off the device between two steps; see `ModelInstance.sleep`.
+
+        Requests that need them are refused until they are woken, and those in progress end with an error.
+
+        Raises:
+            ParameterError: A component has no weights or is not there, or the mode makes no sense here.
+        """
+        instance = self.instance
+        return self._control.exclusively(lambda: instance.sleep(components, mode))
+
+    def wake(self, components: Sequence[str] | None = None) -> int:
+        """Bring components' weights back, to the bit as they were; None wakes all. See `ModelInstance.wake`."""
+        instance = self.instance
+        return self._control.exclusively(lambda: instance.wake(components))
+
     def close(self) -> None:
         """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.
 
@@ -316,7 +338,8 @@ class Engine:
             _check_fits(prepared, instance)
             if request_id in self._open:
                 raise InputError("a request of this id is running", field="request_id", value=request_id)
-            run = RequestRun(prepared, instance, Publisher(events, on_event))
+            warned = () if saved is not None else check_request(prepared, instance.view)
+            run = RequestRun(prepared, instance, Publisher(events, on_event), warnings=warned)
             active = Active(run, _job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
             self._open[request_id] = active
         try:

@@ -51,8 +51,8 @@ class RequestHandle:
 
     def events(self) -> Iterator[Any]:
         """Yield the events in order, the last one included; blocks while there is none. Each is given out once."""
-        while (event := self._events.get()) is not None:
-            yield event
+        while (make := self._events.get()) is not None:
+            yield make()
         self._events.put(None)  # for whoever else asks
 
     def __await__(self) -> Generator[Any, None, GenerationResult]:
@@ -83,11 +83,13 @@ class Publisher:
         self._events = events
         self._on_event = on_event
 
-    def __call__(self, event: Any) -> None:
-        """Take the next event."""
-        self._events.put(event)
+    def __call__(self, make: Callable[[], Any]) -> None:
+        """Take the next event, which is built when somebody looks at it."""
         if self._on_event is None:
+            self._events.put(make)
             return
+        event = make()
+        self._events.put(lambda: event)
         try:
             self._on_event(event)
         except BaseException:  # noqa: BLE001 - whatever it raises, an exit included, must not end the control plane

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.loop.base import InputCheck
+from fastvideo_core.loop.base import InputCheck, ModelView
 from fastvideo_core.program.base import InputEdge, ModelLoopNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import InstanceView, LoadedComponent
@@ -17,7 +17,7 @@ from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.needs import HOST_KINDS
 
-__all__ = ["HostSide", "load_host"]
+__all__ = ["HostSide", "check_request", "load_host"]
 
 
 class HostSide:
@@ -31,34 +31,48 @@ class HostSide:
 
     def __init__(self, card: ModelCard, components: Mapping[str, LoadedComponent], *, precision: str) -> None:
         self.components = dict(components)
-        self._card = card
         self._view = InstanceView(card, card.model_id, components, precision=precision, weights_version="")
 
-    def check(self, prepared: PreparedRequest) -> None:
-        """Refuse a request that one of its loops' checks refuses.
+    def check(self, prepared: PreparedRequest) -> tuple[str, ...]:
+        """Check a request; see `check_request`."""
+        return check_request(prepared, self._view)
 
-        Raises:
-            InputError: The check's own error.
-            ExecutionError: The check itself fails.
-        """
-        for node in prepared.nodes:
-            if isinstance(node, ModelLoopNode):
-                self._check_node(node, prepared)
 
-    def _check_node(self, node: ModelLoopNode, prepared: PreparedRequest) -> None:
-        spec = self._card.loops[node.loop]
-        if spec.check is None:
-            return
-        edges = {port: edge.name for port, edge in node.inputs.items() if isinstance(edge, InputEdge)}
-        inputs = {port: prepared.inputs.get(name) for port, name in edges.items()}
-        check: InputCheck = resolve_ref(spec.check)
-        try:
-            check(spec, self._view, prepared.parameters_of(node.node_id), inputs)
-        except Exception as error:
-            failure = as_failure(error, f"the check of loop {node.loop}")
-            if failure is error:
-                raise
-            raise failure from error
+def check_request(prepared: PreparedRequest, view: ModelView) -> tuple[str, ...]:
+    """Let the loops of a request check it.
+
+    Args:
+        prepared: The request.
+        view: The model; components without weights are enough.
+
+    Returns:
+        Warnings, each once: what is allowed and yet will not give what was asked for.
+
+    Raises:
+        InputError: A check's own error.
+        ExecutionError: A check itself fails.
+    """
+    warnings: list[str] = []
+    for node in prepared.nodes:
+        if isinstance(node, ModelLoopNode):
+            warnings += _check_node(node, prepared, view)
+    return tuple(dict.fromkeys(warnings))
+
+
+def _check_node(node: ModelLoopNode, prepared: PreparedRequest, view: ModelView) -> Sequence[str]:
+    spec = prepared.card.loops[node.loop]
+    if spec.check is None:
+        return ()
+    edges = {port: edge.name for port, edge in node.inputs.items() if isinstance(edge, InputEdge)}
+    inputs = {port: prepared.inputs.get(name) for port, name in edges.items()}
+    check: InputCheck = resolve_ref(spec.check)
+    try:
+        return check(spec, view, prepared.parameters_of(node.node_id), inputs)
+    except Exception as error:
+        failure = as_failure(error, f"the check of loop {node.loop}")
+        if failure is error:
+            raise
+        raise failure from error
 
 
 def load_host(

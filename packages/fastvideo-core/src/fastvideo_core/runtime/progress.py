@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastvideo_core.loop.work import StepResult, StreamChunk, WorkPlan
@@ -21,19 +22,24 @@ FRAMES_CODEC = "rgb24"
 
 
 class EventLog:
-    """Numbers the events of a request and hands them on."""
+    """Numbers the events of a request and hands them on, not yet built: who looks at none does not pay for them.
 
-    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Any], None]) -> None:
+    Args:
+        prepared: The request.
+        on_event: Given a function that builds the next event.
+    """
+
+    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Callable[[], Any]], None]) -> None:
         self._prepared = prepared
+        self._request_id = prepared.request.request_id
         self._on_event = on_event
         self._sequence = 0
 
-    def emit(self, event_type: type[Any], /, **fields: Any) -> None:
-        """Build the next event and hand it on."""
-        request_id = self._prepared.request.request_id
-        event = event_type(request_id=request_id, sequence=self._sequence, time_s=time.time(), **fields)
+    def emit(self, event_type: Callable[..., Any], /, **fields: Any) -> None:
+        """Hand the next event on."""
+        number = self._sequence
         self._sequence += 1
-        self._on_event(event)
+        self._on_event(partial(event_type, request_id=self._request_id, sequence=number, time_s=time.time(), **fields))
 
     def accepted(self) -> None:
         """The request is valid."""
@@ -44,6 +50,10 @@ class EventLog:
             task=prepared.request.task,
             parameters=prepared.parameters.to_json(),
         )
+
+    def warning(self, message: str) -> None:
+        """Something will not give what was asked for."""
+        self.emit(events.RequestWarning, message=message)
 
     def artifact(self, name: str, kind: str) -> None:
         """An artifact is ready."""
@@ -111,9 +121,10 @@ class Progress:
                 self._stream(node_id, chunk)
 
     def _note(self, node_id: str, done: float) -> None:
-        self._done[node_id] = max(self._done[node_id], done)
-        fraction = sum(self._shares[name] * done for name, done in self._done.items())
-        self._fraction = min(1.0, max(self._fraction, fraction))
+        more = done - self._done[node_id]
+        if more > 0:
+            self._done[node_id] = done
+            self._fraction = min(1.0, self._fraction + self._shares[node_id] * more)
 
     def _stream(self, node_id: str, chunk: StreamChunk) -> None:
         """Emit a chunk of frames; the first is announced, the last is followed by the end of the stream."""

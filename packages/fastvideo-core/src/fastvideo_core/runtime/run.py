@@ -44,6 +44,7 @@ class GenerationResult:
         parameters: What it ran with, with the source of each value.
         duration_s: From acceptance to the last artifact, in seconds.
         node_durations_s: Seconds in each node of the program, waiting included.
+        warnings: What was allowed and yet may not have given what was asked for, one line each.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class GenerationResult:
     parameters: ResolvedParameters
     duration_s: float
     node_durations_s: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int | None:
@@ -135,7 +137,9 @@ class RequestRun:
     Args:
         prepared: The request.
         instance: The model.
-        on_event: Called with every event, in order, on the control plane; it must neither block nor raise.
+        on_event: Given, in order and on the control plane, functions that build the events; it must neither block nor
+            raise.
+        warnings: What its result is to carry, and its events to say, once it is accepted.
 
     Attributes:
         scope: What cancels it.
@@ -147,7 +151,14 @@ class RequestRun:
         progress: Its progress.
     """
 
-    def __init__(self, prepared: PreparedRequest, instance: ModelInstance, on_event: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        prepared: PreparedRequest,
+        instance: ModelInstance,
+        on_event: Callable[[Any], None],
+        *,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
         self.cancel = CancelState()
@@ -157,6 +168,7 @@ class RequestRun:
         self.events = EventLog(prepared, on_event)
         self.progress = Progress(prepared, self.events)
         self._instance: ModelInstance | None = instance
+        self._warnings = warnings
         self._accepted_at = time.monotonic()
         self._durations: dict[str, float] = {}
         self._saved: dict[str, RunningNode] = {}
@@ -166,6 +178,12 @@ class RequestRun:
     def request_id(self) -> str:
         """The request's id."""
         return self.prepared.request.request_id
+
+    def accepted(self) -> None:
+        """Say that it is accepted, and what to expect of it."""
+        self.events.accepted()
+        for message in self._warnings:
+            self.events.warning(message)
 
     def restore(self, nodes: Mapping[str, NodeState], instance: ModelInstance) -> None:
         """Go on from saved nodes instead of from where it is; from the start if there are none.
@@ -248,7 +266,9 @@ class RequestRun:
         artifacts = {name: self.results[name] for name in made}
         duration_s = time.monotonic() - self._accepted_at
         self.events.completed(tuple(artifacts), duration_s)
-        return GenerationResult(self.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations))
+        return GenerationResult(
+            self.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations), self._warnings
+        )
 
     def release(self) -> None:
         """Let go of all states and results, of the model, and of whoever listens."""

@@ -117,13 +117,14 @@ def check_prompts(
     model: ModelView,
     parameters: ResolvedParameters,
     inputs: Mapping[str, Any],
-) -> None:
-    """Refuse a prompt with too many tokens, before weights are there.
+) -> Sequence[str]:
+    """Refuse a prompt with too many tokens, before weights are there; there is nothing to warn of.
 
     Raises:
         PromptError: It has too many.
     """
     _tokenize_all(model, parameters, inputs)
+    return ()
 
 
 def run_step(

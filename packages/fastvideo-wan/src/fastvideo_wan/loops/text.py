@@ -173,13 +173,21 @@ class TextEncodeLoop:
         return LoopResult({"embeds": EncodedText(dict(state.rows))})
 
 
-def check_prompts(spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]) -> None:
-    """Refuse a prompt with more tokens than the transformer takes; the loop's check before weights are there.
+def check_prompts(
+    spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
+) -> Sequence[str]:
+    """Refuse a prompt with more tokens than the transformer takes, and warn of words that the tokenizer does not know.
+
+    This is the loop's check before weights are there.
 
     Raises:
         PromptError: With the number of tokens, and how many are allowed.
     """
     _tokenize_all(spec, model, parameters, inputs)
+    tokenizer = model.component("tokenizer")
+    texts = _texts(spec, parameters, inputs).values()
+    found = [(name, ", ".join(tokenizer.unknown_words(text))) for name, text in texts]
+    return [f"{name}: the model does not know these words: {words}" for name, words in found if words]
 
 
 def run_step(
@@ -212,13 +220,21 @@ def _encode(instance: ModelInstance, payloads: Sequence[TextPayload], ctx: StepC
 def _tokenize_all(
     spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the token ids of every branch: of the prompt, and with guidance of the negative prompt."""
+    """Return the token ids of every branch."""
+    length = int(spec.options["text_length"])
+    tokenizer = model.component("tokenizer")
+    texts = _texts(spec, parameters, inputs)
+    return {branch: _tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
+
+
+def _texts(
+    spec: LoopSpec, parameters: ResolvedParameters, inputs: Mapping[str, Any]
+) -> dict[str, tuple[str, str]]:
+    """Return the name and the text of every branch: of the prompt, and with guidance of the negative prompt."""
     texts = {COND: ("prompt", str(inputs["prompt"]))}
     if guidance_of(spec.options, parameters).is_guided:
         texts[UNCOND] = ("negative_prompt", parameters.get("negative_prompt") or "")
-    length = int(spec.options["text_length"])
-    tokenizer = model.component("tokenizer")
-    return {branch: _tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
+    return texts
 
 
 def _tokenize(tokenizer: Any, name: str, text: str, length: int) -> tuple[int, ...]:
