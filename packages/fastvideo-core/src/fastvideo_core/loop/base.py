@@ -208,6 +208,14 @@ class StepContext(Protocol):
         """Whether any observer listens, so that taps inside blocks need not be set up in vain."""
         ...
 
+    @property
+    def blocks_runner(self) -> Callable[..., Any] | None:
+        """What runs the blocks of a model in place of a plain loop over them, or None: `(blocks, stream, *arguments)`.
+
+        It calls each block once, in order, as `stream = block(stream, *arguments)`, and returns the last stream.
+        """
+        ...
+
 
 class StepBody(Protocol):
     """Runs the kernels of a batch of compatible plans; named by `LoopSpec.step`."""

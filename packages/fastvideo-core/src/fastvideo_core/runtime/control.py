@@ -20,6 +20,7 @@ from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
 from fastvideo_core.loop.work import StepResult, Wait, WorkKind, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.runtime.active import Active, Rebuilt, Task
+from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
@@ -47,6 +48,7 @@ class ControlPlane:
         offers: Makes offers to the scheduler of what the loops ask for.
         shared: Results that requests share.
         tap: Observer of intermediate tensors.
+        compiler: Offers compiled blocks to the steps; None runs all eagerly.
         on_committed: Told the request, and the seconds of compute of each of its committed steps.
         on_cancelled: Told the request before a cancellation drops its states.
         rebuild: Loads the model anew, on a worker, after its device was lost; returns it with the last checkpoints of
@@ -61,6 +63,7 @@ class ControlPlane:
         shared: SharedResults,
         *,
         tap: Tap | None = None,
+        compiler: CompileCache | None = None,
         on_committed: Callable[[Active, float], None] | None = None,
         on_cancelled: Callable[[Active], None] | None = None,
         rebuild: Callable[[list[str]], Rebuilt] | None = None,
@@ -69,7 +72,7 @@ class ControlPlane:
         self._scheduler = scheduler
         self._offers = offers
         self._shared = shared
-        self._tap = tap
+        self._run_call = partial(run_call, tap=tap, compiler=compiler)
         self._on_committed = on_committed
         self._on_cancelled = on_cancelled
         self._rebuild = rebuild
@@ -255,7 +258,7 @@ class ControlPlane:
             work: Callable[[], Any] = partial(_guarded, first)
         else:
             assert self._instance is not None, "no step is left when the control plane is closed"
-            work = partial(run_call, self._instance, wishes, self._tap)
+            work = partial(self._run_call, self._instance, wishes)
         self._device.run(batch.worker, work, partial(self._finished, batch))
 
     def _transfer(self, step: ReadyStep) -> None:
@@ -263,7 +266,7 @@ class ControlPlane:
         task, plan = step.handle
         task.is_in_flight = True
         assert self._instance is not None, "no step is left when the control plane is closed"
-        self._device.transfer(partial(run_call, self._instance, [plan], self._tap), partial(self._transferred, step))
+        self._device.transfer(partial(self._run_call, self._instance, [plan]), partial(self._transferred, step))
 
     def _transferred(self, step: ReadyStep, outcome: CallOutcome | WorkerLostError) -> None:
         self._scheduler.finished_transfer(step, time.monotonic())

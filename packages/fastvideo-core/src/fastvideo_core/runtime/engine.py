@@ -21,6 +21,7 @@ from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.active import Active, Rebuilt
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
+from fastvideo_core.runtime.compile_cache import CompileCache, CompileOptions
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
@@ -53,6 +54,7 @@ class RuntimeOptions:
             less a tenth.
         costs_file: File that the cost model's calibrations are read from and written to; None keeps them in memory.
         log: Where the scheduler's decisions are written for a replay.
+        compiling: What is compiled or captured, as far as the card allows it; by default nothing on a CPU.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -60,6 +62,7 @@ class RuntimeOptions:
     memory_bytes: int | None = None
     costs_file: Path | None = None
     log: DecisionLog | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
 
 
 class Engine:
@@ -115,12 +118,14 @@ class Engine:
         self._reload = reload
         self._lock = threading.Lock()
         self._open: dict[str, Active] = {}
+        self._compiler = CompileCache(instance.card, instance.device, chosen.compiling)
         self._control = ControlPlane(
             instance,
             scheduler,
             offers,
             SharedResults(self.caches),
             tap=tap,
+            compiler=self._compiler,
             on_committed=self._committed,
             on_cancelled=self._keep,
             rebuild=None if reload is None else self._rebuild,
@@ -290,7 +295,12 @@ class Engine:
             ParameterError: A component has no weights or is not there, or the mode makes no sense here.
         """
         instance = self.instance
-        return self._control.exclusively(lambda: instance.sleep(components, mode))
+
+        def sleep() -> int:
+            self._compiler.forget(components)
+            return instance.sleep(components, mode)
+
+        return self._control.exclusively(sleep)
 
     def wake(self, components: Sequence[str] | None = None) -> int:
         """Bring components' weights back, to the bit as they were; None wakes all. See `ModelInstance.wake`."""
@@ -390,6 +400,7 @@ class Engine:
     def _rebuild(self, request_ids: list[str]) -> Rebuilt:
         """Load the model and the last checkpoints, on a worker."""
         assert self._reload is not None
+        self._compiler.forget()
         instance = self._reload()
         nodes = {}
         for request_id in request_ids:

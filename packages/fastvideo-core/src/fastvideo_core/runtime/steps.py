@@ -15,6 +15,7 @@ import torch
 
 from fastvideo_core.errors import ExecutionError, FastVideoError, WorkerLostError
 from fastvideo_core.loop.work import StepResult, WorkPlan
+from fastvideo_core.runtime.compile_cache import BlockRunner, CompileCache
 from fastvideo_core.runtime.failures import as_failure, is_device_lost, is_out_of_memory
 from fastvideo_core.runtime.instance import ModelInstance
 
@@ -42,13 +43,14 @@ class CallOutcome:
 
 
 class _StepContext:
-    """Routes taps to the observer, if there is one."""
+    """Routes taps to the observer, if there is one, and offers what runs blocks."""
 
-    __slots__ = ("_plans", "_tap")
+    __slots__ = ("_plans", "_tap", "blocks_runner")
 
-    def __init__(self, plans: Sequence[WorkPlan[Any]], tap: Tap | None) -> None:
+    def __init__(self, plans: Sequence[WorkPlan[Any]], tap: Tap | None, blocks_runner: BlockRunner | None) -> None:
         self._plans = plans
         self._tap = tap
+        self.blocks_runner = blocks_runner
 
     @property
     def is_tapped(self) -> bool:
@@ -59,13 +61,19 @@ class _StepContext:
             self._tap(name, self._plans[0], value)
 
 
-def run_call(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None = None) -> CallOutcome:
+def run_call(
+    instance: ModelInstance,
+    plans: Sequence[WorkPlan[Any]],
+    tap: Tap | None = None,
+    compiler: CompileCache | None = None,
+) -> CallOutcome:
     """Run a batch of plans, and again in parts where that fails.
 
     Args:
         instance: The resident model.
         plans: Plans that share a call.
-        tap: Observer of intermediate tensors; a tapped step is alone in its call.
+        tap: Observer of intermediate tensors; a tapped step is alone in its call, and runs eagerly.
+        compiler: Offers compiled blocks; not for what is run again after a failure.
 
     Raises:
         WorkerLostError: The device is lost, and with it whatever was on it.
@@ -74,13 +82,17 @@ def run_call(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap |
     if tap is not None and len(plans) > 1:
         outcomes = [one for plan in plans for one in _run(instance, [plan], tap)[0]]
         return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean=False)
-    outcomes, is_clean = _run(instance, plans, tap)
-    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean)
+    runner = None if compiler is None or tap is not None else compiler.runner(plans)
+    outcomes, is_clean = _run(instance, plans, tap, runner)
+    is_cold = runner is not None and runner.is_cold
+    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean and not is_cold)
 
 
-def _run(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None) -> tuple[list[Outcome], bool]:
+def _run(
+    instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None, runner: BlockRunner | None = None
+) -> tuple[list[Outcome], bool]:
     try:
-        results = _call_body(instance, plans, tap)
+        results = _call_body(instance, plans, _StepContext(plans, tap, runner))
     except BaseException as error:
         if is_device_lost(error):
             raise WorkerLostError(f"{plans[0].where()}: the device is lost: {error}") from error
@@ -97,10 +109,12 @@ def _run(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | Non
     return _without_failed_rows(instance, plans, results, tap), False
 
 
-def _call_body(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None) -> Sequence[StepResult[Any]]:
+def _call_body(
+    instance: ModelInstance, plans: Sequence[WorkPlan[Any]], context: _StepContext
+) -> Sequence[StepResult[Any]]:
     plan = plans[0]
     with torch.set_grad_enabled(plan.profile == "train"):
-        results = instance.steps[plan.loop_id](instance, plans, _StepContext(plans, tap))
+        results = instance.steps[plan.loop_id](instance, plans, context)
     if len(results) != len(plans) or not all(isinstance(result, StepResult) for result in results):
         raise ExecutionError(f"{plan.where()} failed: it gave {len(results)} results of {len(plans)} plans")
     return results
