@@ -500,7 +500,7 @@ def test_what_checks_warn_of_is_told_and_comes_with_the_result(tiny_folder, with
             "request.accepted", "request.warning", "request.warning", "request.started",
         ]  # fmt: skip
         assert handle.result().warnings == (events[1].message, events[2].message) == ("prompt: odd", "prompt: very odd")
-        with pytest.warns(InputWarning, match="prompt: odd") as warned:
+        with pytest.warns(InputWarning, match="prompt: (very )?odd") as warned:
             engine.generate("x")
         assert [w.filename for w in warned] == [__file__] * 2
         assert engine.generate("plain").warnings == ()
