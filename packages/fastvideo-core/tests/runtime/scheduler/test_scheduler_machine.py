@@ -23,6 +23,19 @@ POOLS = {
     "two": (WorkerSlot(), WorkerSlot()),
     "classes": (WorkerSlot(cost_classes=frozenset({"small"})), WorkerSlot()),
 }
+JOB = st.tuples(
+    st.sampled_from(sorted(DEFAULT_CLASSES)), st.sampled_from([None, 0.5, 3.0, 20.0]),
+    st.sampled_from([0, 3, 8, 15, 30]), st.sampled_from([0, 2, 4, 11]), st.sampled_from([0, 0, 1, 3, 6]),
+    st.sampled_from([0.0, 2.0, 9.0]),
+)  # fmt: skip
+"""Class, deadline, bytes of states, bytes of a step, blocks, seconds of work."""
+
+STEP = st.tuples(
+    st.integers(0, 3), st.sampled_from([0, 0, 0, 1]), st.sampled_from([0.1, 0.9, 3.0]),
+    st.sampled_from([9, 9, 4, 2, 1]),
+    st.integers(0, 4), st.sampled_from([False, False, True]), st.sampled_from([False, False, False, True]),
+)  # fmt: skip
+"""Of which job, group, seconds, most in a call, a figure, whether bound to a worker, whether a transfer."""
 
 
 def predict(step, num_plans):
@@ -56,25 +69,16 @@ class Machine(RuleBasedStateMachine):
     def pass_time(self, seconds):
         self.now += seconds
 
-    @rule(
-        name=st.sampled_from(sorted(DEFAULT_CLASSES)), due_s=st.sampled_from([None, 0.5, 3.0, 20.0]),
-        resident=st.integers(0, 30), peak=st.integers(0, 12), blocks=st.integers(0, 6),
-        seconds=st.sampled_from([0.0, 2.0, 9.0]),
-    )  # fmt: skip
-    def submit(self, name, due_s, resident, peak, blocks, seconds):
+    @rule(news=st.lists(JOB, min_size=1, max_size=4))
+    def submit(self, news):
+        for new in news:
+            self.submit_one(*new)
+
+    def submit_one(self, name, due_s, resident, peak, blocks, seconds):
         def make():
-            due_at = None if due_s is None else self.now + due_s
-            return Job(
-                f"j{self.num_jobs}",
-                DEFAULT_CLASSES[name],
-                self.now,
-                -1,
-                due_at,
-                resident,
-                peak,
-                {"kv": blocks},
-                seconds,
-            )
+            job_id, due_at = f"j{self.num_jobs}", None if due_s is None else self.now + due_s
+            needs = (resident, peak, {"kv": blocks}, seconds)
+            return Job(job_id, DEFAULT_CLASSES[name], self.now, -1, due_at, *needs)
 
         self.num_jobs += 1
         job, twin = make(), make()
@@ -107,12 +111,13 @@ class Machine(RuleBasedStateMachine):
             assert self.started[job.job_id] is job
 
     @precondition(lambda self: self.started)
-    @rule(
-        data=st.data(), group=st.integers(0, 2), seconds=st.sampled_from([0.1, 0.9, 3.0]), most=st.integers(1, 4),
-        figure=st.integers(0, 4), is_bound=st.booleans(), is_transfer=st.booleans(),
-    )  # fmt: skip
-    def offer(self, data, group, seconds, most, figure, is_bound, is_transfer):
-        job = self.started[data.draw(st.sampled_from(sorted(self.started)))]
+    @rule(news=st.lists(STEP, min_size=1, max_size=5))
+    def offer(self, news):
+        for new in news:
+            self.offer_one(*new)
+
+    def offer_one(self, number, group, seconds, most, figure, is_bound, is_transfer):
+        job = self.started[sorted(self.started)[number % len(self.started)]]
         affinity = str(len(self.workers) - 1) if is_bound else ""
         patience_at = self.now + job.latency_class.patience_s
 
@@ -258,5 +263,5 @@ class Machine(RuleBasedStateMachine):
         assert "ready" not in self.where.values() and "running" not in self.where.values()
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Machine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestScheduler = Machine.TestCase
