@@ -124,10 +124,12 @@ def _tasks(jobs: Sequence[Job]) -> tuple[str, ...]:
 def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display, host: HostSide) -> Engine:
     """Load what the jobs' tasks need of their card, and nothing else."""
     card = jobs[0].prepared.card
+    from fastvideo_core.runtime.allocator import keep_freed_memory
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_core.runtime.loading import load_instance
     from fastvideo_core.runtime.weights.text import format_bytes
 
+    keep_freed_memory()
     instance = load_instance(
         card,
         device=options.device,
