@@ -17,6 +17,7 @@ from fastvideo_core.errors import OutputError, ParameterError
 if TYPE_CHECKING:
     from fastvideo_core.card import ModelCard, TaskSpec
     from fastvideo_core.request.media.output import OutputTarget
+    from fastvideo_core.runtime.durable import SavedJob
     from fastvideo_core.runtime.prepare import PreparedRequest
 
 __all__ = [
@@ -65,11 +66,13 @@ class Job:
         prepared: The checked request.
         artifact: The artifact that is saved.
         target: The checked output.
+        saved: Where it goes on, if it was begun by another process.
     """
 
     prepared: PreparedRequest
     artifact: str
     target: OutputTarget
+    saved: SavedJob | None = None
 
     @property
     def request_id(self) -> str:

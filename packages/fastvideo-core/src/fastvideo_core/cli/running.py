@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastvideo_core.cli.jobs import Job
 from fastvideo_core.cli.progress import Display, Tally
 from fastvideo_core.cli.shell import Shell
-from fastvideo_core.errors import FastVideoError
+from fastvideo_core.errors import FastVideoError, QueueFullError
 
 if TYPE_CHECKING:
+    from fastvideo_core.card import ModelCard
     from fastvideo_core.request.media.publish import SavedFiles
+    from fastvideo_core.runtime.durable import StateStore
     from fastvideo_core.runtime.engine import Engine, RequestHandle
     from fastvideo_core.runtime.host import HostSide
+    from fastvideo_core.runtime.instance import ModelInstance
     from fastvideo_core.runtime.run import GenerationResult
 
-__all__ = ["Ended", "EngineOptions", "run_jobs", "save_result"]
+__all__ = ["Ended", "EngineOptions", "Keeper", "run_jobs", "save_result"]
 
 _ENDS = ("request.completed", "request.failed", "request.cancelled")
 _INTERRUPT = object()
@@ -51,7 +55,35 @@ class Ended:
     error: Exception | None
 
 
-def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell) -> Iterator[Ended]:
+class Keeper(Protocol):
+    """Keeps jobs where they outlive the process, and takes up those that did."""
+
+    store: StateStore
+    """Where they are kept."""
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of all jobs."""
+        ...
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks of all jobs, those of other processes included."""
+        ...
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether there may be jobs to take up."""
+        ...
+
+    def take_up(self, instance: ModelInstance) -> list[Job]:
+        """Note that the jobs are about to run on a model, and return those that another process has begun."""
+        ...
+
+
+def run_jobs(
+    jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell, keeper: Keeper | None = None
+) -> Iterator[Ended]:
     """Load the jobs' card, run them, and yield each as it ends; an interrupt cancels all that still run.
 
     What the card's tokenizers tell is looked at first: jobs that its loops refuse end at once, and without another job
@@ -63,19 +95,24 @@ def run_jobs(jobs: Sequence[Job], options: EngineOptions, display: Display, shel
         CheckpointError: Weights are missing or broken.
         ResourceError: They do not fit.
     """
-    if not jobs:
+    has_saved = keeper is not None and keeper.has_saved
+    if not jobs and not has_saved:
         return
+    card = jobs[0].prepared.card if keeper is None else keeper.card
+    tasks = _tasks(jobs) if keeper is None else keeper.tasks
     with _without_collector(shell):
-        host, refused = _check_jobs(jobs, options, display, shell)
+        host = _load_host(card, tasks, options, display)
+        refused = _check_jobs(host, jobs, shell)
     yield from refused
     refused_ids = {ended.job.request_id for ended in refused}
     accepted = [job for job in jobs if job.request_id not in refused_ids]
-    if not accepted:
+    if not accepted and not has_saved:
         return
     with _without_collector(shell):
-        engine = _open_engine(accepted, options, display, host)
+        engine = _open_engine(card, tasks, options, display, host, keeper)
     try:
-        yield from _run_on(engine, accepted, display, shell)
+        saved = [] if keeper is None else keeper.take_up(engine.instance)
+        yield from _run_on(engine, [*saved, *accepted], display, shell)
     finally:
         if not shell.is_impatient:
             engine.close()
@@ -97,15 +134,16 @@ def save_result(ended: Ended) -> SavedFiles:
     return saved
 
 
-def _check_jobs(
-    jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell
-) -> tuple[HostSide, list[Ended]]:
-    """Load what needs no weights, tell what it warns of, and return it with the jobs that are refused by it."""
-    card = jobs[0].prepared.card
+def _load_host(card: ModelCard, tasks: tuple[str, ...], options: EngineOptions, display: Display) -> HostSide:
+    """Load what needs no weights."""
     display.phase(f"loading {card.model_id}")
     from fastvideo_core.runtime.host import load_host
 
-    host = load_host(card, tasks=_tasks(jobs), device=options.device, precision=options.precision)
+    return load_host(card, tasks=tasks, device=options.device, precision=options.precision)
+
+
+def _check_jobs(host: HostSide, jobs: Sequence[Job], shell: Shell) -> list[Ended]:
+    """Tell what the jobs are warned of, and return those that are refused."""
     refused, warnings = [], list[str]()
     for job in jobs:
         try:
@@ -114,16 +152,22 @@ def _check_jobs(
             refused.append(Ended(job, None, error))
     for warning in dict.fromkeys(warnings):
         shell.tell(f"warning: {warning}")
-    return host, refused
+    return refused
 
 
 def _tasks(jobs: Sequence[Job]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(job.prepared.request.task for job in jobs))
 
 
-def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display, host: HostSide) -> Engine:
-    """Load what the jobs' tasks need of their card, and nothing else."""
-    card = jobs[0].prepared.card
+def _open_engine(
+    card: ModelCard,
+    tasks: tuple[str, ...],
+    options: EngineOptions,
+    display: Display,
+    host: HostSide,
+    keeper: Keeper | None,
+) -> Engine:
+    """Load what some tasks need of their card, and nothing else."""
     from fastvideo_core.runtime.allocator import keep_freed_memory
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_core.runtime.loading import load_instance
@@ -134,13 +178,13 @@ def _open_engine(jobs: Sequence[Job], options: EngineOptions, display: Display, 
         card,
         device=options.device,
         precision=options.precision,
-        tasks=_tasks(jobs),
+        tasks=tasks,
         on_progress=display.transfer,
         on_read=lambda report: display.note(f"loaded {report.short()}"),
         loaded=host.components,
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
-    return Engine(instance, max_running=options.max_running)
+    return Engine(instance, max_running=options.max_running, store=None if keeper is None else keeper.store)
 
 
 @contextmanager
@@ -169,18 +213,53 @@ def _run_on(engine: Engine, jobs: Sequence[Job], display: Display, shell: Shell)
         if tally.num_ended < tally.num_requests:
             display.refresh()
 
+    waiting = deque(jobs)
+    handles: dict[str, tuple[Job, RequestHandle]] = {}
     # The queue may be written to in a signal handler, whatever the thread is doing.
     with shell.cancels(lambda: ends.put(_INTERRUPT)):
         display.begin(tally)
-        handles = {job.request_id: (job, engine.submit_prepared(job.prepared, on_event=note)) for job in jobs}
-        while handles:
-            ended = ends.get()
+        while waiting or handles:
+            # What has ended is looked at before the next is submitted, which may take a while where it is stored.
+            is_full = False
+            while waiting and ends.empty() and not is_full:
+                refused = _submit_next(engine, waiting, handles, note)
+                is_full = refused is None
+                yield from refused or ()
+            ended = ends.get() if handles else None
             if ended is _INTERRUPT:
                 shell.tell("cancelling at the next step boundary; Ctrl-C again ends at once")
-                for _, handle in handles.values():
-                    handle.cancel("interrupted")
-            else:
+                waiting.clear()
+                _cancel_all(handles)
+            elif ended in handles:
                 yield _collect(*handles.pop(ended))
+
+
+def _cancel_all(handles: Mapping[str, tuple[Job, RequestHandle]]) -> None:
+    for _, handle in handles.values():
+        handle.cancel("interrupted")
+
+
+def _submit_next(
+    engine: Engine, waiting: deque[Job], handles: dict[str, tuple[Job, RequestHandle]], note: Callable[[Any], None]
+) -> list[Ended] | None:
+    """Submit a job; return it if it is refused, and None if the engine's queue is full and jobs have to end first."""
+    job = waiting.popleft()
+    try:
+        handles[job.request_id] = job, _submit(engine, job, note)
+    except QueueFullError as error:
+        if not handles:
+            return [Ended(job, None, error)]
+        waiting.appendleft(job)
+        return None
+    except Exception as error:  # noqa: BLE001 - one job's error, of whatever kind, ends that job alone
+        return [Ended(job, None, error)]
+    return []
+
+
+def _submit(engine: Engine, job: Job, note: Callable[[Any], None]) -> RequestHandle:
+    if job.saved is not None:
+        return engine.submit_saved(job.saved, on_event=note)
+    return engine.submit_prepared(job.prepared, on_event=note, note={"artifact": job.artifact})
 
 
 def _collect(job: Job, handle: RequestHandle) -> Ended:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Staging", "replace_file"]
+__all__ = ["Staging", "remove_stale", "replace_file"]
 
 _PREFIX = ".fastvideo-"
 _SUFFIX = ".part"
@@ -36,7 +36,9 @@ class Staging:
         self._made = _make_folders(folder)
         self._published = False
         try:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder))
+            # The name says whose it is, so that another process can tell when nobody needs it any more.
+            prefix = f"{_PREFIX}{os.getpid()}-"
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=folder))
         except BaseException:
             self._remove_made()
             raise
@@ -89,6 +91,19 @@ class Staging:
                 folder.rmdir()
 
 
+def remove_stale(folder: Path, process: int) -> None:
+    """Remove what a process that was killed has left in a folder, as far as that is possible; nothing if it still runs.
+
+    Args:
+        folder: The folder, which need not be there.
+        process: The process. The present one must not be writing anything.
+    """
+    if process != os.getpid() and _is_running(process):
+        return
+    for path in folder.glob(f"{_PREFIX}{process}-*{_SUFFIX}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Give a file new content, whole or not at all, in place of what was there.
 
@@ -114,6 +129,16 @@ def replace_file(path: Path, data: bytes) -> None:
         staged.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _sync(path: Path, flags: int) -> None:
