@@ -74,6 +74,7 @@ class Scheduler:
         self._num_due = 0
         self._replan_at = 0.0
         self._held_bytes = 0
+        self._may_start = False
 
     def submit(self, job: Job, now: float) -> None:
         """Take a job into the queue.
@@ -93,6 +94,7 @@ class Scheduler:
             job.deadline_at = job.accepted_at + job.latency_class.deadline_s
         job.order = order_of(job)
         self.queued[job.job_id] = job
+        self._may_start = True
         if job.deadline_at is not None:
             self._num_due += 1
             self._replan_at = now
@@ -101,11 +103,13 @@ class Scheduler:
 
     def start_jobs(self, now: float) -> list[Job]:
         """Return the jobs that start now; from here on they hold what they asked for."""
-        if not self.queued:
+        if not self._may_start:
             return []
         if self._replan_at <= now and self._num_due:
             self._replan(now)
         starts = choose_starts(tuple(self.queued.values()), self._holders(), self.limits, self.config, now)
+        # Who does not start now starts no sooner with time alone: something must come, or give back what it holds.
+        self._may_start = False
         for job in starts:
             self.running[job.job_id] = self.queued.pop(job.job_id)
         if starts:
@@ -164,6 +168,7 @@ class Scheduler:
         if self._leaving:
             self._leaving = [job for job in self._leaving if self._is_in_flight(job)]
             self._held_bytes = Holdings.of(self._holders()).resident_bytes
+            self._may_start = bool(self.queued)
         alone_s = 0.0
         for step in batch.steps:
             alone_s += step.seconds
@@ -199,11 +204,16 @@ class Scheduler:
         if self._is_in_flight(job):
             self._leaving.append(job)
         self._held_bytes = Holdings.of(self._holders()).resident_bytes
+        self._may_start = bool(self.queued)
         if job.deadline_at is not None:
             self._num_due -= 1
             self._replan_at = now
         if self._log is not None:
             self._log.withdrawn(job_id, now)
+
+    def running_steps(self) -> list[ReadyStep]:
+        """Return the steps that are on workers."""
+        return [step for batch in self._in_flight.values() for step in batch.steps]
 
     @property
     def is_idle(self) -> bool:
@@ -215,7 +225,7 @@ class Scheduler:
         return (*self.running.values(), *self._leaving)
 
     def _is_in_flight(self, job: Job) -> bool:
-        return any(step.job is job for batch in self._in_flight.values() for step in batch.steps)
+        return any(step.job is job for step in self.running_steps())
 
     def _dispatch(self, index: int, ready: Any, now: float) -> Batch:
         limit = self.limits.memory_bytes

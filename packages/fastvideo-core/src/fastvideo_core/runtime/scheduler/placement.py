@@ -33,8 +33,10 @@ def steps_for(
     ]
 
 
-def choose_worker(workers: Iterable[WorkerSlot]) -> list[int]:
+def choose_worker(workers: Sequence[WorkerSlot]) -> list[int]:
     """Return the idle workers, the choosiest first, so that the others stay free for what only they take."""
+    if len(workers) == 1:
+        return [0] if workers[0].is_idle else []
     idle = [(len(worker.cost_classes), index) for index, worker in enumerate(workers) if worker.is_idle]
     return [index for _, index in sorted(idle)]
 
