@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 from importlib_metadata import EntryPoint
 
 from fastvideo_core.errors import PluginError
-from fastvideo_core.extend import ENTRY_POINT_GROUP, LoadedPlugin, PluginRegistry, load_plugins
+from fastvideo_core.extend import ENTRY_POINT_GROUP, LoadedPlugin, PluginRegistry, find_plugins, load_plugins
 from fastvideo_core.extend import hookspecs as specs
+from fastvideo_core.extend.hooks import hook_infos
 
 GOOD = """
 from fastvideo_core.extend import hookimpl
@@ -69,7 +71,9 @@ def test_the_installed_plugins_load():
 
 def test_a_plugin_is_known_with_its_distribution(module):
     registry = load_plugins(available=[entry("model.good", module("good_plugin", GOOD), "good-dist", "2.1")])
-    assert registry.plugins == (LoadedPlugin("model.good", "good-dist", "2.1", package="good_plugin"),)
+    good = LoadedPlugin("model.good", "good-dist", "2.1", package="good_plugin", hooks=("model_cards",))
+    assert registry.plugins == (good,)
+    assert good.kind == "model"
     assert str(registry.plugins[0]) == "model.good (good-dist 2.1)"
     assert registry.packages == {"good_plugin"}
     assert cards(registry) == ["a card"]
@@ -167,12 +171,85 @@ def test_no_plugins_are_no_trouble():
 def test_specifications_are_documented_and_not_called():
     hooks = [value for value in vars(specs).values() if hasattr(value, "fastvideo_spec")]
     assert {hook.__name__ for hook in hooks} == {
+        "attention_backends",
         "card_from_layout",
         "cli_commands",
+        "config_sections",
+        "doctor_checks",
         "hub_repositories",
+        "interceptors",
         "model_cards",
+        "observers",
+        "program_templates",
+        "rewards",
+        "samplers",
+        "training_methods",
+        "transports",
+        "workflow_nodes",
     }
     for hook in hooks:
         assert hook.__doc__.startswith(("Return", "Describe"))
+        assert hook.fastvideo_since == "1.0"
         with pytest.raises(AssertionError, match="a specification is not called"):
             hook(*[None] * hook.__code__.co_argcount)
+
+
+def test_hooks_are_listed_with_what_they_take_and_give():
+    infos = {info.name: info for info in hook_infos()}
+    layout = infos["card_from_layout"]
+    assert (layout.arguments, layout.is_first_result) == (("source", "index", "configs"), True)
+    assert layout.returns == "ModelCard | None"
+    assert infos["interceptors"].summary.startswith("Return step and block interceptors.")
+    assert "Conflicts" in infos["interceptors"].documentation
+
+
+def test_other_plugins_are_loaded_by_name_and_unwanted_ones_are_not(module):
+    available = [
+        entry("model.good", module("good_plugin", GOOD)),
+        entry("model.unwanted", module("unwanted_plugin", "raise SystemExit('imported')")),
+        entry("observer.a", module("observing_plugin", GOOD)),
+        entry("observer.b", module("other_observing_plugin", "raise SystemExit('imported')")),
+    ]
+    registry = load_plugins(names=["observer.a"], without=["model.unwanted"], available=available, strict=True)
+    assert [plugin.name for plugin in registry.plugins] == ["model.good", "observer.a"]
+    with pytest.raises(PluginError, match="no plugin 'observer.aa' is installed; .*; nearest: observer.a$"):
+        load_plugins(names=["observer.aa"], available=available)
+    assert [one.name for one in find_plugins(available)] == ["model.good", "model.unwanted", "observer.a", "observer.b"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "why"),
+    [
+        (["fastvideo-core>=7"], r"it needs fastvideo-core>=7; installed: fastvideo-core \d"),
+        (["no-such-library>=1"], "it needs no-such-library>=1, which is not installed"),
+        (["what is this?"], "a requirement that cannot be read: 'what is this\\?'"),
+        (["fastvideo-core>=0.0", "no-such-library; extra == 'all'", "other; python_version < '3'"], None),
+    ],
+)
+def test_what_a_distribution_requires_is_found_before_the_import(module, requires, why):
+    point = entry("model.needy", module("needy_plugin", GOOD))
+    point.dist.requires = requires
+    registry = load_plugins(available=[point])
+    if why is None:
+        assert registry.failed == ()
+    else:
+        assert re.search(why, registry.failed[0].error)
+        assert "needy_plugin" not in sys.modules
+        with pytest.raises(PluginError, match=r"^model.needy \(some-plugin 1.0\): it"):
+            load_plugins(available=[point], strict=True)
+        assert load_plugins(available=[point], check_requirements=False).failed == ()
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        ("'>=1.0,<2'", None),
+        ("'>=2'", "it was written for hooks >=2; this fastvideo-core has 1.0"),
+        ("'new'", "its HOOK_VERSIONS is 'new'; allowed: a version range"),
+        ("3", "its HOOK_VERSIONS is 3; allowed: a version range"),
+    ],
+)
+def test_a_module_states_the_hooks_that_it_was_written_for(module, stated, why):
+    name = module("versioned_plugin", f"HOOK_VERSIONS = {stated}\n{GOOD}")
+    (plugin,) = load_plugins(available=[entry("model.versioned", name)]).plugins
+    assert plugin.error is None if why is None else plugin.error.startswith(why)

@@ -112,7 +112,7 @@ def _all_commands() -> tuple[dict[str, Command], tuple[str, ...]]:
     """Return the built-in commands and then those of plugins, and why plugins bring none."""
     from fastvideo_core.extend.plugins import load_plugins
 
-    commands, registry = collect_commands(load_plugins(COMMAND_KINDS))
+    commands, registry = collect_commands(load_plugins(COMMAND_KINDS, check_requirements=False))
     failures = tuple(f"{plugin.name} failed to load: {plugin.error}" for plugin in registry.failed)
     return {**COMMANDS, **{name: one for name, one in commands.items() if name not in COMMANDS}}, failures
 

@@ -1,7 +1,44 @@
 """The extension surface and the loading of plugins."""
 
+from fastvideo_core.extend.base import (
+    AttentionBackendSpec,
+    ConfigSection,
+    DoctorCheck,
+    HookedSpec,
+    InterceptorSpec,
+    MethodSpec,
+    NodeSpec,
+    ObserverSpec,
+    PluginSpec,
+    ProgramTemplate,
+    RewardSpec,
+    SamplerSpec,
+    TransportSpec,
+)
 from fastvideo_core.extend.commands import Command
-from fastvideo_core.extend.hookspecs import ENTRY_POINT_GROUP, hookimpl
-from fastvideo_core.extend.plugins import LoadedPlugin, PluginRegistry, load_plugins
+from fastvideo_core.extend.hookspecs import ENTRY_POINT_GROUP, HOOK_VERSION, hookimpl
+from fastvideo_core.extend.plugins import LoadedPlugin, PluginRegistry, find_plugins, load_plugins
 
-__all__ = ["ENTRY_POINT_GROUP", "Command", "LoadedPlugin", "PluginRegistry", "hookimpl", "load_plugins"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "HOOK_VERSION",
+    "AttentionBackendSpec",
+    "Command",
+    "ConfigSection",
+    "DoctorCheck",
+    "HookedSpec",
+    "InterceptorSpec",
+    "LoadedPlugin",
+    "MethodSpec",
+    "NodeSpec",
+    "ObserverSpec",
+    "PluginRegistry",
+    "PluginSpec",
+    "ProgramTemplate",
+    "RewardSpec",
+    "SamplerSpec",
+    "TransportSpec",
+    "find_plugins",
+    "hookimpl",
+    "load_plugins",
+]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastvideo_core.errors import PluginError, describe_failure
-from fastvideo_core.extend.plugins import PluginRegistry
+from fastvideo_core.extend.plugins import DEFAULT_KINDS, PluginRegistry
 
 __all__ = ["COMMAND_KINDS", "Command", "collect_commands"]
 
-COMMAND_KINDS = ("command", "model")
+COMMAND_KINDS = DEFAULT_KINDS
 """Kinds of plugins whose commands are on without any configuration."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

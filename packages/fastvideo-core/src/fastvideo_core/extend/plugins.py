@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +18,12 @@ from importlib_metadata import EntryPoint, entry_points
 from fastvideo_core.errors import PluginError, describe_failure
 from fastvideo_core.extend import hookspecs
 from fastvideo_core.extend.hookspecs import ENTRY_POINT_GROUP, PROJECT_NAME
+from fastvideo_core.extend.requirements import hook_problem, requirement_problem
 
-__all__ = ["LoadedPlugin", "PluginRegistry", "load_plugins"]
+__all__ = ["DEFAULT_KINDS", "LoadedPlugin", "PluginRegistry", "find_plugins", "load_plugins"]
+
+DEFAULT_KINDS = ("command", "model")
+"""Kinds of plugins that are on without a deploy config: they bring something new and change nothing else."""
 
 _UNKNOWN_OWNER = ("unknown distribution", "?")
 
@@ -33,6 +38,7 @@ class LoadedPlugin:
         version: Its version.
         error: Why it is not loaded; None if it is.
         package: The top-level package of its module.
+        hooks: Hooks that it implements.
     """
 
     name: str
@@ -40,6 +46,12 @@ class LoadedPlugin:
     version: str
     error: str | None = None
     package: str = ""
+    hooks: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The first part of its name."""
+        return self.name.partition(".")[0]
 
     def __str__(self) -> str:
         """Return name, distribution and version, for messages."""
@@ -78,29 +90,66 @@ class PluginRegistry:
         return replace(self, plugins=tuple(sorted([*others, *failed], key=lambda plugin: plugin.name)))
 
 
+def find_plugins(available: Iterable[EntryPoint] | None = None) -> list[EntryPoint]:
+    """Return the entry points of all installed plugins, by name; nothing is imported.
+
+    Args:
+        available: Entry points to choose from; None takes those that are installed.
+
+    Raises:
+        PluginError: Two distributions bring a plugin of the same name, or one brings two.
+    """
+    return _without_doubles(entry_points(group=ENTRY_POINT_GROUP) if available is None else available)
+
+
 def load_plugins(
-    kinds: Iterable[str] = ("model",), *, available: Iterable[EntryPoint] | None = None, strict: bool = False
+    kinds: Iterable[str] = ("model",),
+    *,
+    names: Iterable[str] = (),
+    without: Iterable[str] = (),
+    available: Iterable[EntryPoint] | None = None,
+    strict: bool = False,
+    check_requirements: bool = True,
 ) -> PluginRegistry:
-    """Import the installed plugins of some kinds and register their hooks.
+    """Import the installed plugins of some kinds, and others by name, and register their hooks.
+
+    What a distribution requires is compared with what is installed before its plugin is imported.
 
     Args:
         kinds: First parts of the entry points' names; other plugins are not imported.
+        names: Plugins that are wanted besides these.
+        without: Plugins that are not wanted.
         available: Entry points to choose from; None takes those that are installed.
         strict: Whether a plugin that fails is an error; else it is reported in the registry and the others load.
+        check_requirements: Whether to read what the distributions require; a command line's help can do without.
 
     Raises:
-        PluginError: Two distributions bring the same plugin, or, with `strict`, one fails to load.
+        PluginError: Two distributions bring the same plugin, one that is wanted by name is not installed, or, with
+            `strict`, one fails to load.
     """
-    chosen = set(kinds)
+    chosen, wanted, unwanted = set(kinds), set(names), set(without)
     if available is None:
         available = entry_points(group=ENTRY_POINT_GROUP)
-    wanted = _without_doubles(entry for entry in available if entry.name.partition(".")[0] in chosen)
+    # The doubles among those that nobody wants are none of our business.
+    offered = list(available)
+    entries = [one for one in offered if one.name in wanted or one.name.partition(".")[0] in chosen]
+    entries = _without_doubles(one for one in entries if one.name not in unwanted)
+    _check_installed(wanted - unwanted, offered)
     manager = pluggy.PluginManager(PROJECT_NAME)
     manager.add_hookspecs(hookspecs)
-    registry = PluginRegistry(tuple(_load(entry, manager) for entry in wanted), manager)
+    loaded = tuple(_load(entry, manager, check_requirements=check_requirements) for entry in entries)
+    registry = PluginRegistry(loaded, manager)
     if strict and registry.failed:
         raise PluginError("; ".join(f"{plugin}: {plugin.error}" for plugin in registry.failed))
     return registry
+
+
+def _check_installed(wanted: set[str], offered: list[EntryPoint]) -> None:
+    installed = sorted({entry.name for entry in offered})
+    for name in sorted(wanted - set(installed)):
+        near = get_close_matches(name, installed, n=1, cutoff=0.5)
+        hint = f"; nearest: {near[0]}" if near else ""
+        raise PluginError(f"no plugin {name!r} is installed; installed: {', '.join(installed) or 'none'}{hint}")
 
 
 def _without_doubles(entries: Iterable[EntryPoint]) -> list[EntryPoint]:
@@ -124,19 +173,23 @@ def _owner(entry: EntryPoint) -> tuple[str, str]:
     return (entry.dist.name, entry.dist.version) if entry.dist is not None else _UNKNOWN_OWNER
 
 
-def _load(entry: EntryPoint, manager: pluggy.PluginManager) -> LoadedPlugin:
+def _load(entry: EntryPoint, manager: pluggy.PluginManager, *, check_requirements: bool) -> LoadedPlugin:
     distribution, version = _owner(entry)
     loaded = LoadedPlugin(entry.name, distribution, version, package=entry.value.partition(":")[0].partition(".")[0])
     try:
+        if check_requirements and (problem := requirement_problem(entry.dist)) is not None:
+            raise PluginError(problem)
         module = entry.load()
+        if (problem := hook_problem(getattr(module, "HOOK_VERSIONS", None))) is not None:
+            raise PluginError(problem)
         if (other := manager.get_name(module)) is not None:
             raise PluginError(f"module {entry.value} is already plugin {other}")
         manager.register(module, name=entry.name)
-        if not manager.get_hookcallers(module):
+        if not (callers := manager.get_hookcallers(module)):
             raise PluginError(f"module {entry.value} implements no hook of {PROJECT_NAME}")
         manager.check_pending()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign package may raise anything; the others load
         if manager.has_plugin(entry.name):
             manager.unregister(name=entry.name)
         return replace(loaded, error=describe_failure(error))
-    return loaded
+    return replace(loaded, hooks=tuple(sorted(caller.name for caller in callers)))
