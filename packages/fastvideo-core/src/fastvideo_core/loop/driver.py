@@ -66,7 +66,7 @@ class LoopRun(Generic[StateT]):
         Raises:
             NonFiniteError: The step gave NaN or infinity; the state stays as it was before the step.
         """
-        if not result.is_finite:
+        if result.is_finite is False:
             raise NonFiniteError(
                 f"{plan.where()} gave NaN or infinity in {plan.batch_key.component} "
                 f"at {plan.batch_key.precision}; nothing was written"

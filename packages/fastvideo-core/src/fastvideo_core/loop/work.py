@@ -244,14 +244,15 @@ class StepResult(Generic[ValuesT]):
 
     Attributes:
         values: Device references, typed by the loop's `result_schema`.
-        is_finite: False if any value is NaN or infinite: the runtime then ends the request.
+        is_finite: False if any value is NaN or infinite: the runtime then ends the request. None leaves the check to
+            the runtime, which looks at every tensor in `values`; a body that knows which ones matter says so itself.
         scalars: Small host numbers that the loop's next decision needs.
         chunks: Content of the declared sinks.
         behavior: What the rollout profile captured, typed by the loop's `behavior_schema`.
     """
 
     values: ValuesT
-    is_finite: bool = True
+    is_finite: bool | None = None
     scalars: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     chunks: tuple[StreamChunk, ...] = ()
     behavior: Any = None

@@ -17,6 +17,7 @@ from fastvideo_core.errors import ExecutionError, FastVideoError, WorkerLostErro
 from fastvideo_core.loop.work import StepResult, WorkPlan
 from fastvideo_core.runtime.compile_cache import BlockRunner, CompileCache
 from fastvideo_core.runtime.failures import as_failure, is_device_lost, is_out_of_memory
+from fastvideo_core.runtime.finite import check_finite
 from fastvideo_core.runtime.instance import ModelInstance
 
 __all__ = ["CallOutcome", "Tap", "run_call"]
@@ -92,7 +93,7 @@ def _run(
     instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None, runner: BlockRunner | None = None
 ) -> tuple[list[Outcome], bool]:
     try:
-        results = _call_body(instance, plans, _StepContext(plans, tap, runner))
+        results = check_finite(_call_body(instance, plans, _StepContext(plans, tap, runner)))
     except BaseException as error:
         if is_device_lost(error):
             raise WorkerLostError(f"{plans[0].where()}: the device is lost: {error}") from error
