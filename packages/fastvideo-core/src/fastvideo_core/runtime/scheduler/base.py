@@ -172,7 +172,7 @@ class ReadyStep:
         self.urgency = 2 * self.job.latency_class.rank + (not self.is_preparation)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """A decision: these steps run in one call.
 

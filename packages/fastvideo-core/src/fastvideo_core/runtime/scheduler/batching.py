@@ -42,7 +42,7 @@ def choose_batch(
     head = most_urgent(ready, now)
     group, size = head.group, min(head.max_batch, max_batch)
     if size == 1 or len(ready) == 1:
-        return Batch((head,), predict(head, 1), head.peak_bytes)
+        return Batch((head,), head.seconds, head.peak_bytes)
     mates = [step for step in ready if step.group == group and step is not head]
     if len(mates) >= size:
         mates.sort(key=lambda step: step.job.order)
