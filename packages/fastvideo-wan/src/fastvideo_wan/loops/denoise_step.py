@@ -49,9 +49,18 @@ def run_step(
         return _denoise(transformer, payloads, ctx)
     make = _exact_contexts if payloads[0].is_exact else _batched_contexts
     return [
-        StepResult(ContextValues(payload.component, RequestContext(prompts, transformer.rotary(payload.latents_1CTHW))))
+        StepResult(
+            ContextValues(payload.component, RequestContext(prompts, transformer.rotary(payload.latents_1CTHW))),
+            is_finite=_is_finite(prompts),
+        )
         for payload, prompts in zip(payloads, make(transformer, payloads), strict=True)
     ]
+
+
+def _is_finite(prompts: Sequence[TextContext]) -> bool:
+    """Tell whether keys and values are finite; a bias is not, where a row has fewer tokens than another."""
+    parts = [part for prompt in prompts for part in (prompt.keys_ZBLNK, prompt.values_ZBLNK)]
+    return bool(torch.stack([torch.isfinite(part).all() for part in parts]).all())
 
 
 def _exact_contexts(transformer: WanTransformer, payloads: Sequence[ContextPayload]) -> list[tuple[TextContext, ...]]:
