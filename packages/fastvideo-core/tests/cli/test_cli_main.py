@@ -51,7 +51,7 @@ def with_command(monkeypatch, tmp_path):
     (tmp_path / "greet_command.py").write_text(GREET)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def load(kinds):
+    def load(kinds, *, check_requirements):
         assert kinds == COMMAND_KINDS
         registry = load_plugins(available=())
         registry.manager.register(Plugin(), name="command.greet")

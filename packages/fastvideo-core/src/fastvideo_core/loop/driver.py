@@ -7,11 +7,12 @@ and only there, cancellation, outside events and saving take place.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastvideo_core.errors import InputError, NonFiniteError, OutOfMemoryError
 from fastvideo_core.loop.base import Loop, LoopResult, OutOfMemory
+from fastvideo_core.loop.hooks import RunHooks
 from fastvideo_core.loop.work import Done, StepResult, Wait, WorkPlan
 from fastvideo_core.request.cancel import CancelScope, CancelState
 
@@ -37,18 +38,26 @@ class DriverContext(Protocol):
 
 
 class LoopRun(Generic[StateT]):
-    """One loop in progress: its state, and how many steps have been committed."""
+    """One loop in progress: its state, how many steps have been committed, and what plans carry for interceptors."""
 
-    __slots__ = ("cancel", "loop", "node_id", "num_committed", "scope", "state")
+    __slots__ = ("cancel", "hooks", "loop", "node_id", "num_committed", "scope", "state")
 
     def __init__(
-        self, loop: Loop[StateT], state: StateT, *, scope: CancelScope, cancel: CancelState, node_id: str = ""
+        self,
+        loop: Loop[StateT],
+        state: StateT,
+        *,
+        scope: CancelScope,
+        cancel: CancelState,
+        node_id: str = "",
+        hooks: RunHooks | None = None,
     ) -> None:
         self.loop = loop
         self.state = state
         self.scope = scope
         self.cancel = cancel
         self.node_id = node_id
+        self.hooks = hooks
         self.num_committed = 0
 
     def plan(self) -> WorkPlan[Any] | Wait | Done:
@@ -58,7 +67,10 @@ class LoopRun(Generic[StateT]):
             CancelledError: The scope, or one around it, was cancelled.
         """
         self.cancel.check(self.scope)
-        return self.loop.next(self.state)
+        plan = self.loop.next(self.state)
+        if self.hooks is not None and isinstance(plan, WorkPlan):
+            return self.hooks.attach(plan, self.state)
+        return plan
 
     def commit(self, plan: WorkPlan[Any], result: StepResult[Any]) -> None:
         """Fold a result into the state.
@@ -72,6 +84,8 @@ class LoopRun(Generic[StateT]):
                 f"at {plan.batch_key.precision}; nothing was written"
             )
         self.state = self.loop.advance(self.state, result)
+        if result.plugin_states is not None:
+            _keep_plugin_states(self.state, result.plugin_states)
         self.num_committed += 1
 
     def apply(self, event: Any) -> None:
@@ -92,6 +106,11 @@ class LoopRun(Generic[StateT]):
     def result(self) -> LoopResult:
         """Return what the loop hands on, after `Done`."""
         return self.loop.finalize(self.state)
+
+
+def _keep_plugin_states(state: Any, new: Mapping[str, Mapping[str, Any]]) -> None:
+    for interceptor, states in new.items():
+        state.plugin_state[interceptor] = {**state.plugin_state.get(interceptor, {}), **states}
 
 
 async def drive(run: LoopRun[Any], ctx: DriverContext) -> LoopResult:

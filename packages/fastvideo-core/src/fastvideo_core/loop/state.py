@@ -36,6 +36,7 @@ from fastvideo_core.loop.annotations import allowed_classes, check_literal, fiel
 __all__ = [
     "GetTensor",
     "LoopState",
+    "PluginState",
     "PutTensor",
     "decode_state",
     "decode_tree",
@@ -78,6 +79,20 @@ _BROKEN = (
 
 class LoopState:
     """Base of all loop states.
+
+    Attributes:
+        schema_version: Raised when fields change meaning; a stored state of another version is refused.
+    """
+
+    __slots__ = ()
+    schema_version: ClassVar[int] = 1
+
+
+class PluginState:
+    """Base of what an interceptor remembers of a request between steps: a dataclass of its own, with slots.
+
+    A loop's state holds it as `plugin_state: dict[str, dict[str, PluginState]]`, by interceptor, then by component and
+    branch. The codec knows the classes that are imported, as those of enabled interceptors are.
 
     Attributes:
         schema_version: Raised when fields change meaning; a stored state of another version is refused.
@@ -338,7 +353,9 @@ _LEAVES: dict[str, Callable[[str, GetTensor], Any]] = {
 
 
 def _decode_dataclass(node: dict[str, Any], annotation: Any, path: str, get: GetTensor) -> Any:
-    candidates = {state_schema(c): c for c in allowed_classes(annotation)}
+    # A dataclass with slots is made twice; the first of the two may still be there, and has none.
+    allowed = sorted(allowed_classes(annotation), key=lambda one: "__slots__" in vars(one))
+    candidates = {state_schema(one): one for one in allowed}
     cls = candidates.get(node["object"])
     if cls is None:
         raise StateError(f"{path} holds a {node['object']!r}; the schema allows {sorted(candidates)}")

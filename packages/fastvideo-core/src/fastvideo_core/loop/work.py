@@ -17,6 +17,7 @@ __all__ = [
     "Done",
     "EmitSpec",
     "PlacementHint",
+    "PluginWork",
     "Profile",
     "ResourceRequest",
     "ShapeSignature",
@@ -195,6 +196,19 @@ class StreamChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginWork:
+    """What a plan carries for the interceptors that are on; a step only reads it.
+
+    Attributes:
+        options: Options by interceptor.
+        states: States by interceptor, then by component and branch.
+    """
+
+    options: Mapping[str, Any]
+    states: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkPlan(Generic[PayloadT]):
     """The next step of a loop.
 
@@ -214,6 +228,7 @@ class WorkPlan(Generic[PayloadT]):
         num_steps: Steps that the loop will take, where it knows.
         profile: Serve, rollout or train.
         max_batch: Most plans in a call with this one; None leaves it to the loop's `LoopSpec.max_batch`.
+        plugins: What the interceptors need; None where there are none. The runtime fills it in.
     """
 
     loop_id: str
@@ -231,6 +246,7 @@ class WorkPlan(Generic[PayloadT]):
     num_steps: int | None = None
     profile: Profile = "serve"
     max_batch: int | None = None
+    plugins: PluginWork | None = None
 
     def where(self) -> str:
         """Return which step of what it is, for messages: `request:a/loop:denoise: step 2 of 4 of denoise`."""
@@ -249,6 +265,9 @@ class StepResult(Generic[ValuesT]):
         scalars: Small host numbers that the loop's next decision needs.
         chunks: Content of the declared sinks.
         behavior: What the rollout profile captured, typed by the loop's `behavior_schema`.
+        plugin_states: New states of interceptors, by interceptor, then by component and branch; they become valid when
+            the step is committed. None where there are none.
+        is_computed: Whether the step took the compute that its plan speaks of; else an interceptor answered.
     """
 
     values: ValuesT
@@ -256,6 +275,8 @@ class StepResult(Generic[ValuesT]):
     scalars: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     chunks: tuple[StreamChunk, ...] = ()
     behavior: Any = None
+    plugin_states: Mapping[str, Mapping[str, Any]] | None = None
+    is_computed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,293 @@
+"""What observers and interceptors are given, and what a step body does for them.
+
+A step body says with `supports_hooks` which interceptors it can carry, and asks `hooks_of(ctx)`; None means that nobody
+is there, and that it runs as if these lines were not. A step interceptor answers for the model's predictions, before
+guidance and the sampler; a block interceptor runs the model's blocks. Neither keeps anything of a request: its state is
+handed to it and comes back with the step's result, and becomes valid when the runtime commits the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from fastvideo_core.loop.work import BatchKey, PluginWork, WorkPlan
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastvideo_core.loop.state import PluginState
+
+__all__ = [
+    "BlockCall",
+    "BlockInterceptor",
+    "BlockOutcome",
+    "HookLevel",
+    "Observer",
+    "Prediction",
+    "ResultView",
+    "RunHooks",
+    "StepCall",
+    "StepHooks",
+    "StepInterceptor",
+    "StepView",
+    "hook_levels",
+    "hooks_of",
+    "state_key",
+    "supports_hooks",
+]
+
+HookLevel = Literal["step", "block"]
+_BodyT = TypeVar("_BodyT", bound=Callable[..., Any])
+_MARK = "fastvideo_hook_levels"
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """What a hook may know of a step: where it belongs, and nothing that it could change.
+
+    Attributes:
+        request_id: The request.
+        loop_id: The loop.
+        step_index: Position in the loop, from 0.
+        num_steps: Steps that the loop takes, where it is known.
+        batch_key: Component, shapes, precision, profile and what else decides about batches.
+    """
+
+    request_id: str
+    loop_id: str
+    step_index: int
+    num_steps: int | None
+    batch_key: BatchKey
+
+    @classmethod
+    def of(cls, plan: WorkPlan[Any]) -> StepView:
+        """Return the view of a plan."""
+        scope = plan.cancel_scope
+        while scope.parent is not None:
+            scope = scope.parent
+        return cls(scope.scope_id, plan.loop_id, plan.step_index, plan.num_steps, plan.batch_key)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultView:
+    """What an observer may know of a step's result.
+
+    Attributes:
+        is_finite: Whether all of it is finite.
+        is_computed: Whether the model computed it; else an interceptor answered.
+        scalars: The step's host numbers.
+    """
+
+    is_finite: bool
+    is_computed: bool
+    scalars: Mapping[str, float]
+
+
+class Observer(Protocol):
+    """Looks at steps; the object that an `ObserverSpec` names is called with its options and gives one."""
+
+    def step_started(self, steps: Sequence[StepView]) -> None:
+        """Take note of a call that begins, with the steps that share it."""
+        ...
+
+    def tensor(self, name: str, step: StepView, value: torch.Tensor) -> None:
+        """Look at an intermediate tensor; only where the spec wants tensors. It must not be changed."""
+        ...
+
+    def step_finished(self, steps: Sequence[StepView], results: Sequence[ResultView], seconds: float) -> None:
+        """Take note of a call that has ended; one that failed only begins, and may begin again in parts."""
+        ...
+
+    def close(self) -> None:
+        """Write what there is to write; the engine has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a step body needs of the model for one plan.
+
+    Attributes:
+        component: The model that would compute it: with several experts, the one in turn.
+        branches: Guidance branches; the prediction has a row for each, in this order.
+        sample: What the model would see, of one row.
+        noise_level: Noise level of the sample, from one (noise) to zero.
+    """
+
+    component: str
+    branches: tuple[str, ...]
+    sample: torch.Tensor
+    noise_level: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A prediction that a step interceptor may answer.
+
+    Attributes:
+        step: Where it belongs.
+        wanted: What is needed.
+        options: The interceptor's options for this request, an object of its own model; None if it has none.
+    """
+
+    step: StepView
+    wanted: Prediction
+    options: Any
+
+
+class StepInterceptor(Protocol):
+    """Answers for the model; the object that an `InterceptorSpec` names is called with its options and gives one."""
+
+    def answer(self, call: StepCall, states: Mapping[str, PluginState]) -> torch.Tensor | None:
+        """Return the prediction, a row for each branch, or None for the model to compute it.
+
+        Args:
+            call: What is needed.
+            states: States by branch, of this request and component; empty at first. They are only read.
+        """
+        ...
+
+    def record(
+        self, call: StepCall, states: Mapping[str, PluginState], prediction: torch.Tensor, *, is_computed: bool
+    ) -> Mapping[str, PluginState]:
+        """Return new states by branch, after a prediction; those that are left out stay.
+
+        Args:
+            call: What was needed.
+            states: States as `answer` saw them.
+            prediction: What was given, a row for each branch; a state that keeps it keeps a copy of its own.
+            is_computed: Whether the model computed it; else this interceptor or another one answered.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCall:
+    """A pass through a model's blocks for one branch of one plan.
+
+    Attributes:
+        step: Where it belongs.
+        component: The model.
+        branch: The guidance branch.
+        options: The interceptor's options for this request; None if it has none.
+    """
+
+    step: StepView
+    component: str
+    branch: str
+    options: Any
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOutcome:
+    """What a block interceptor gives back.
+
+    Attributes:
+        hidden: The stream after the last block.
+        state: Its new state for this branch; None leaves it as it was.
+        is_computed: Whether all blocks ran.
+    """
+
+    hidden: torch.Tensor
+    state: PluginState | None
+    is_computed: bool = True
+
+
+class BlockInterceptor(Protocol):
+    """Runs blocks; the object that an `InterceptorSpec` names is called with its options and gives one."""
+
+    def run_blocks(
+        self, call: BlockCall, state: PluginState | None, blocks: Sequence[Any], hidden: torch.Tensor, *inputs: Any
+    ) -> BlockOutcome:
+        """Go through the blocks, each of which is called as `block(hidden, *inputs)` and gives the next `hidden`.
+
+        Args:
+            call: Where it belongs.
+            state: State of this request, component and branch; None at first. It is only read.
+            blocks: The blocks in order.
+            hidden: The stream, (1, S, D).
+            inputs: What every block takes besides.
+        """
+        ...
+
+
+BlocksRunner = Callable[..., "torch.Tensor"]
+"""Called with the blocks, the stream, and what every block takes besides; gives the stream after the last block."""
+
+
+class StepHooks(Protocol):
+    """What the interceptors ask of a step body, for one call of it."""
+
+    @property
+    def has_step_interceptors(self) -> bool:
+        """Whether predictions are to be asked for through `predict`."""
+        ...
+
+    @property
+    def has_block_interceptors(self) -> bool:
+        """Whether the model has to run each branch of each plan alone, with `blocks_runner`."""
+        ...
+
+    def predict(
+        self, wanted: Sequence[Prediction], compute: Callable[[Sequence[int]], Sequence[torch.Tensor]]
+    ) -> list[torch.Tensor]:
+        """Return a prediction for each plan of the call.
+
+        Args:
+            wanted: What is needed, by plan.
+            compute: Given the indices of some plans, lets the model compute theirs in one call.
+        """
+        ...
+
+    def blocks_runner(self, index: int, component: str, branch: str) -> BlocksRunner | None:
+        """Return what is to run the blocks for a branch of a plan; None if nobody wants to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """What the plans of one loop of one request carry for the interceptors.
+
+    Attributes:
+        options: Options by interceptor.
+        max_batch: Most plans in a call with one of these; None sets no limit.
+    """
+
+    options: Mapping[str, Any]
+    max_batch: int | None = None
+
+    def attach(self, plan: WorkPlan[Any], state: Any) -> WorkPlan[Any]:
+        """Return a plan with the interceptors' options and states."""
+        max_batch = plan.max_batch
+        if self.max_batch is not None:
+            max_batch = self.max_batch if max_batch is None else min(max_batch, self.max_batch)
+        return replace(plan, plugins=PluginWork(self.options, state.plugin_state), max_batch=max_batch)
+
+
+def supports_hooks(*levels: HookLevel) -> Callable[[_BodyT], _BodyT]:
+    """Mark a step body with the interceptors that it can carry."""
+
+    def mark(body: _BodyT) -> _BodyT:
+        setattr(body, _MARK, frozenset(levels))
+        return body
+
+    return mark
+
+
+def hook_levels(body: Any) -> frozenset[str]:
+    """Return the levels of interceptors that a step body can carry."""
+    levels: frozenset[str] = getattr(body, _MARK, frozenset())
+    return levels
+
+
+def hooks_of(ctx: Any) -> StepHooks | None:
+    """Return what the interceptors ask of a step body, given its context; None if there are none."""
+    hooks: StepHooks | None = getattr(ctx, "hooks", None)
+    return hooks
+
+
+def state_key(component: str, branch: str) -> str:
+    """Return the key of a branch's state: each component, so each expert, has its own."""
+    return f"{component}/{branch}"
