@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastvideo_fleet.control.view import FleetView
 
-__all__ = ["Draft", "first_chunk_s", "least_loaded"]
+__all__ = ["Draft", "Slots", "first_chunk_s", "least_loaded"]
 
 Slots = npt.NDArray[np.int64]
 

@@ -120,7 +120,7 @@ class ModelDemand:
     @property
     def arrival_rate_now(self) -> float:
         """Arrivals in a second over the short window."""
-        span = min(self.settings.short_s, max(self._last_s - self._start_s, self.settings.bucket_s))
+        span = min(self.settings.short_s + self._last_s - self._start_s, self._span_s())
         return (self._short_arrivals + self._current.arrivals) / span
 
     @property

@@ -19,9 +19,10 @@ import numpy as np
 from fastvideo_fleet.control.choose import Draft, Slots, first_chunk_s
 from fastvideo_fleet.control.detector import DetectorSettings, WorkloadDetector
 from fastvideo_fleet.control.minmax import min_max_plan
+from fastvideo_fleet.control.relay import best_relay
 from fastvideo_fleet.control.scaling import ScalePlan, plan_scale
 from fastvideo_fleet.control.settings import check_settings
-from fastvideo_fleet.control.view import Decision, FleetEvent, FleetView, Signal
+from fastvideo_fleet.control.view import Decision, FleetEvent, FleetView, SessionView, Signal
 
 __all__ = ["FastVideo", "FastVideoSettings"]
 
@@ -41,7 +42,10 @@ class FastVideoSettings:
         hedge: How much of the past forecasts' worst errors is held in spare capacity.
         hedge_share: Share of the remembered errors to be covered.
         burst_guess: Error to expect before there is experience, in arrivals of one lead time.
+        relay_wait_s: How far over the aim a newcomer's first chunk must be for others to make place for it.
+        max_relays: Most sessions that move on to make place for a newcomer.
         hold_s: For how long less capacity must suffice before some is given up.
+        settle_s: For how long after the start nothing is given up: nothing is known yet.
         plan_every_s: How often the fleet's size is decided.
         migration_weight: Seconds of worst batch time that a second of migration must gain.
         max_moves: Most migrations of one decision.
@@ -51,11 +55,14 @@ class FastVideoSettings:
     """
 
     latency_weight: float = 1.0
-    target_utilization: float = 0.7
+    target_utilization: float = 0.85
     hedge: float = 1.0
     hedge_share: float = 0.99
-    burst_guess: float = 2.0
+    burst_guess: float = 4.0
+    relay_wait_s: float = 0.2
+    max_relays: int = 2
     hold_s: float = 10.0
+    settle_s: float = 240.0
     plan_every_s: float = 1.0
     migration_weight: float = 1.0
     max_moves: int = 64
@@ -174,10 +181,44 @@ class FastVideo:
             if slot < 0:
                 full.add(session.model)
                 continue
+            slot = self._relay(draft, decision, session, slots, slot)
             draft.add(slot)
             decision.place.append((index, slot))
             is_over = is_over or view.chunk_s[view.class_of[slot], draft.count[slot]] > goal_s
         return is_over
+
+    def _relay(self, draft: Draft, decision: Decision, session: SessionView, slots: Slots, slot: int) -> int:
+        """Return where a newcomer goes: `slot`, or a place that somebody leaves for another, if that is faster."""
+        view, settings = draft.view, self.settings
+        delay_s = view.resume_delay_s(session)
+        waited_s = view.now_s - session.since_s
+        direct_s = waited_s + float(first_chunk_s(draft, np.array([slot]), delay_s)[0])
+        if not settings.can_migrate or direct_s <= self._models[session.model].goal_s + settings.relay_wait_s:
+            return slot
+        relay = best_relay(draft, slots, delay_s, waited_s=waited_s, max_moves=settings.max_relays)
+        if relay is None or direct_s - relay.worst_s <= settings.migration_weight * view.spec.migration_s:
+            return slot
+        movers = [self._smallest(view, decision, one) for one in relay.slots[:-1]]
+        if None in movers:
+            return slot
+        # From the end, so that there is always a free place to go to.
+        for source, target, mover in reversed(list(zip(relay.slots, relay.slots[1:], movers, strict=False))):
+            assert mover is not None
+            draft.remove(source)
+            draft.add(target)
+            decision.migrate.append((mover.index, target))
+        return relay.slots[0]
+
+    @staticmethod
+    def _smallest(view: FleetView, decision: Decision, slot: int) -> SessionView | None:
+        """Return the session on a slot whose state is quickest to move, of those that this decision leaves there.
+
+        A session that is still waiting for its first chunk there is not made to wait anew.
+        """
+        gone = {index for index, _ in decision.migrate}
+        there = [view.sessions[index] for index in view.on_worker[slot] if index not in gone]
+        staying = [session for session in there if session.is_running]
+        return min(staying, key=lambda one: (one.size, one.index), default=None)
 
     @staticmethod
     def _in_order(view: FleetView, queue: list[int]) -> list[int]:
@@ -235,11 +276,9 @@ class FastVideo:
             limit: Longest that the moved session's next chunk may take.
         """
         view = draft.view
-        gone = {index for index, _ in decision.migrate}
-        staying = [view.sessions[index] for index in view.on_worker[source] if index not in gone]
-        if not staying or len(decision.migrate) >= self.settings.max_moves:
+        session = self._smallest(view, decision, source)
+        if session is None or len(decision.migrate) >= self.settings.max_moves:
             return False
-        session = min(staying, key=lambda one: (one.size, one.index))
         delay_s = view.leave_delay_s(session)
         others = slots[slots != source]
         target = self._best_slot(draft, others, delay_s, aim, only_known=True)
@@ -257,6 +296,8 @@ class FastVideo:
         view = draft.view
         needed = self._needed(view, index, model)
         plan = plan_scale(draft, model.slots, needed, model.rooms)
+        if view.now_s < self.settings.settle_s:
+            plan.cancel, plan.drain = [], []
         decision.recall += plan.recall
         decision.start += plan.start
         decision.cancel += plan.cancel

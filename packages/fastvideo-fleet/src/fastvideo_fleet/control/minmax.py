@@ -38,6 +38,19 @@ class MinMaxPlan:
     caps: Counts
     num_moves: int
 
+    def placed(self, count: Counts, num_new: int = 0) -> Counts:
+        """Return the counts after the moves: excess goes, with the new sessions, to the first workers with room.
+
+        Args:
+            count: Sessions on each worker before, (S,).
+            num_new: Sessions to place besides.
+        """
+        kept = np.minimum(count, self.caps)
+        room = self.caps - kept
+        waiting = int((count - kept).sum()) + num_new
+        filled = np.minimum(np.cumsum(room), waiting)
+        return np.asarray(kept + np.diff(filled, prepend=0), dtype=np.int64)
+
 
 def min_max_plan(
     count: Counts, chunk_s: npt.NDArray[np.float64], *, num_new: int = 0, max_moves: int

@@ -108,6 +108,8 @@ class TurboServe:
         for _ in range(self.settings.max_moves):
             times = view.chunk_s[view.class_of[slots], draft.count[slots]]
             order = int(times.argmax())
+            if np.count_nonzero(times == times[order]) > 1:
+                return  # one move cannot lower the worst of several bottlenecks: no gain, whatever it costs
             bottleneck = int(slots[order])
             others = np.delete(slots, order)
             target = least_loaded(draft, others)

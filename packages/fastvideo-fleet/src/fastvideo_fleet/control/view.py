@@ -93,7 +93,9 @@ class SessionView:
         tenant: Whose it is.
         worker: Slot that it is on; -1 if it is idle or waits.
         since_s: Since when its current chunk has been asked for.
+        seated_s: When it was given its worker.
         available_s: From when its suspended state can be resumed.
+        is_running: Whether it is in its worker's batches, rather than about to join them.
         is_fresh: Whether it has no state yet, so that nothing has to be resumed.
         num_chunks: Chunks made for it, the one in flight included once the session has left the worker.
     """
@@ -105,7 +107,9 @@ class SessionView:
     tenant: str
     worker: int = -1
     since_s: float = 0.0
+    seated_s: float = 0.0
     available_s: float = 0.0
+    is_running: bool = False
     is_fresh: bool = True
     num_chunks: int = 0
 

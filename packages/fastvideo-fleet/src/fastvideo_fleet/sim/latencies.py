@@ -21,6 +21,7 @@ class Latencies:
         steady: For each class, how many chunks took the batch time of n sessions and nothing else, by n.
         first: Latencies of the chunks that had more to wait for: a session's first on a worker.
         unserved: Waits of sessions that went away without a chunk.
+        worst_queued_s: Longest wait for a worker and batch after it, without the wait for the batch in flight.
         num_violations: Chunks, and unserved waits, over their session's limit.
     """
 
@@ -28,6 +29,7 @@ class Latencies:
         self.steady = [[0] * (one.max_sessions + 1) for one in spec.classes]
         self.first = array("d")
         self.unserved = array("d")
+        self.worst_queued_s = 0.0
         self.num_violations = 0
         self.bin_s = bin_s
         self.worst_by_bin = [0.0] * (int(duration_s // bin_s) + 1)
@@ -39,6 +41,11 @@ class Latencies:
         if latency_s > slo_s:
             self.num_violations += 1
         self._to_bin(latency_s, done_s)
+
+    def add_queued(self, latency_s: float) -> None:
+        """Add a chunk's wait for a worker and its batch time."""
+        if latency_s > self.worst_queued_s:
+            self.worst_queued_s = latency_s
 
     def add_unserved(self, wait_s: float, time_s: float, slo_s: float) -> None:
         """Add a session that went away after a wait for a worker."""
@@ -65,6 +72,10 @@ class Latencies:
     def worst_s(self) -> float:
         """Return the worst chunk latency, waits without a chunk included."""
         return max(self.worst_steady_s(), max(self.first, default=0.0), max(self.unserved, default=0.0))
+
+    def worst_without_boundary_s(self) -> float:
+        """Return the worst latency if waiting for the batch in flight did not count."""
+        return max(self.worst_steady_s(), self.worst_queued_s, max(self.unserved, default=0.0))
 
     def mean_s(self) -> float:
         """Return the mean chunk latency."""

@@ -30,6 +30,8 @@ class SessionManager:
         num_suspends: Moves from worker to host.
         num_starts: Workers started, those of time 0 not counted.
         gpu_seconds: For each class, seconds that its stopped workers were held.
+        started: Slots that have begun to start.
+        missed: Slots whose batches after a time are not all alike, with that time: what they do then has to be shown.
         stopping: Slots that are empty since they drained, with the time from when they are gone.
     """
 
@@ -42,6 +44,7 @@ class SessionManager:
         self.gpu_seconds = [0.0] * len(view.spec.classes)
         self.stopping: list[tuple[float, int]] = []
         self.started: list[int] = []
+        self.missed: list[tuple[float, int]] = []
         self._workers: list[Worker | None] = [None] * view.spec.num_slots
         self._since_s = [0.0] * view.spec.num_slots
         self._models = {name: index for index, name in enumerate(view.spec.models)}
@@ -69,6 +72,16 @@ class SessionManager:
         """Let a slot serve."""
         self._workers[slot] = Worker(slot, self.view, self.latencies)
         self.view.set_state(slot, READY)
+
+    def report(self, slot: int) -> None:
+        """Show what a slot does now."""
+        if self._workers[slot] is not None:
+            self._watch(slot, self._advanced(slot))
+
+    def _watch(self, slot: int, worker: Worker) -> None:
+        time_s = worker.unclear_after_s()
+        if time_s is not None:
+            self.missed.append((time_s, slot))
 
     def stop(self, slot: int) -> bool:
         """Give a drained slot's GPU back, unless it was recalled or still works; say whether it was."""
@@ -236,8 +249,11 @@ class SessionManager:
             raise DecisionError(f"slot {slot} is given session {session.index}, but it is full")
         if int(view.model_of[slot]) != session.model:
             raise DecisionError(f"slot {slot} is given session {session.index}, which needs another model")
-        self._advanced(slot).join(session, ready_s)
+        worker = self._advanced(slot)
+        worker.join(session, ready_s)
+        self._watch(slot, worker)
         session.worker = slot
+        session.seated_s = view.now_s
         view.on_worker[slot][session.index] = None
 
     def _stop_if_empty(self, slot: int) -> None:

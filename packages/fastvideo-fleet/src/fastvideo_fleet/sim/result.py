@@ -41,7 +41,9 @@ class SimulationResult:
         worst_chunk_latency_s: Longest time from asking for a chunk to having it.
         p99_chunk_latency_s: What 99 of 100 chunks keep.
         mean_chunk_latency_s: Mean over all chunks.
-        worst_batch_s: Longest batch: the worst chunk latency when waiting for the batch in flight does not count.
+        worst_batch_s: Longest batch.
+        worst_queue_and_batch_s: Worst wait for a worker and the batch after it: the worst chunk latency if the wait for
+            the batch in flight does not count.
         worst_unserved_s: Longest wait of a session that went away without a chunk.
         gpu_cost: Dollars for all GPUs held, starting and draining ones included.
         gpu_hours: Their hours.
@@ -63,6 +65,7 @@ class SimulationResult:
     p99_chunk_latency_s: float
     mean_chunk_latency_s: float
     worst_batch_s: float
+    worst_queue_and_batch_s: float
     worst_unserved_s: float
     gpu_cost: float
     gpu_hours: float

@@ -23,7 +23,7 @@ __all__ = ["Observer", "WorkerFailure", "simulate"]
 Observer = Callable[[FleetView, FleetEvent], None]
 """Called after each decision has been carried out, for tests and logs."""
 
-_READY, _STOP, _FAIL, _TICK = range(4)
+_READY, _STOP, _FAIL, _TICK, _REPORT = range(5)
 _TRACE_SIGNALS = (Signal.ACTIVE, Signal.ACTIVE, Signal.IDLE, Signal.DEPARTED)
 """What the policy is told, by `EventKind`."""
 
@@ -152,29 +152,33 @@ class _Run:
         return self._result(name)
 
     def _fleet_events(self, until_s: float) -> None:
-        queue, manager = self.queue, self.manager
+        queue = self.queue
         while queue and queue[0][0] <= until_s:
             time_s, kind, subject = heapq.heappop(queue)
             if kind == _TICK and time_s != self.wake_s:
                 continue  # another one was asked for since
             self._move_to(time_s)
-            event = None
-            if kind == _READY:
-                if self.view.state[subject] == STARTING and self.view.ready_s[subject] <= time_s:
-                    manager.make_ready(subject)
-                    event = FleetEvent(Signal.READY, worker=subject)
-            elif kind == _STOP:
-                if manager.stop(subject):
-                    event = FleetEvent(Signal.STOPPED, worker=subject)
-            elif kind == _FAIL:
-                if self.view.state[subject] != OFF:
-                    manager.fail(subject)
-                    event = FleetEvent(Signal.FAILED, worker=subject)
-            else:
-                self.wake_s = np.inf
-                event = FleetEvent(Signal.TICK)
+            event = self._happens(kind, subject)
             if event is not None:
                 self._decide(event)
+
+    def _happens(self, kind: int, slot: int) -> FleetEvent | None:
+        """Let one of the fleet's own events happen; return what the policy is told, if anything."""
+        view, manager = self.view, self.manager
+        if kind == _READY and view.state[slot] == STARTING and view.ready_s[slot] <= view.now_s:
+            manager.make_ready(slot)
+            return FleetEvent(Signal.READY, worker=slot)
+        if kind == _STOP and manager.stop(slot):
+            return FleetEvent(Signal.STOPPED, worker=slot)
+        if kind == _FAIL and view.state[slot] != OFF:
+            manager.fail(slot)
+            return FleetEvent(Signal.FAILED, worker=slot)
+        if kind == _REPORT:
+            manager.report(slot)
+        if kind == _TICK:
+            self.wake_s = np.inf
+            return FleetEvent(Signal.TICK)
+        return None
 
     def _decide(self, event: FleetEvent) -> None:
         start = time.perf_counter()
@@ -184,6 +188,9 @@ class _Run:
         manager.apply(decision)
         for slot in manager.started:
             heapq.heappush(self.queue, (float(self.view.ready_s[slot]), _READY, slot))
+        for time_s, slot in manager.missed:
+            heapq.heappush(self.queue, (time_s, _REPORT, slot))
+        manager.missed.clear()
         for stop_s, slot in manager.stopping:
             heapq.heappush(self.queue, (stop_s, _STOP, slot))
         if manager.started or manager.stopping or decision.cancel or event.worker >= 0:
@@ -240,6 +247,7 @@ class _Run:
             p99_chunk_latency_s=latencies.quantile_s(0.99),
             mean_chunk_latency_s=latencies.mean_s(),
             worst_batch_s=latencies.worst_steady_s(),
+            worst_queue_and_batch_s=latencies.worst_without_boundary_s(),
             worst_unserved_s=max(latencies.unserved, default=0.0),
             gpu_cost=sum(price * part / 3600 for price, part in zip(prices, seconds, strict=True)),
             gpu_hours=sum(seconds) / 3600,

@@ -73,7 +73,7 @@ class Worker:
     def join(self, session: SessionView, ready_s: float) -> None:
         """Let a session join at the first boundary at or after `ready_s`; `since_s` says from when its chunk counts."""
         self._joiners.append(_Joiner(ready_s, session))
-        self._tell(ready_s)
+        self._tell(min(joiner.ready_s for joiner in self._joiners))
 
     def leave(self, session: SessionView) -> float:
         """Take a session off; the worker must have been advanced to the present.
@@ -87,11 +87,20 @@ class Worker:
             self._joiners = [joiner for joiner in self._joiners if joiner.session is not session]
             self._tell(self._view.now_s)
             return max(ready_s, self._view.now_s)  # its state may still be on the way here
+        session.is_running = False
         self._limits[session.slo_s] -= 1
         session.num_chunks += self.num_batches - first + 1
         self._departed.append(session)
         self._tell(self.boundary_s)
         return self.boundary_s
+
+    def unclear_after_s(self) -> float | None:
+        """Return after when what the view shows is wrong: when a batch begins that not all joiners are ready for."""
+        if not self._joiners:
+            return None
+        if self.num_in_flight == 0:
+            return min(joiner.ready_s for joiner in self._joiners)
+        return self.boundary_s if any(joiner.ready_s > self.boundary_s for joiner in self._joiners) else None
 
     def is_member(self, session: int) -> bool:
         """Say whether a session is in the batches, rather than about to join."""
@@ -109,6 +118,7 @@ class Worker:
         stranded = [joiner.session for joiner in self._joiners]
         for index, first in self._first_batch.items():
             sessions[index].num_chunks += self.num_batches - first
+            sessions[index].is_running = False
             stranded.append(sessions[index])
         if self.num_in_flight:
             for index in self._first_batch:
@@ -152,6 +162,7 @@ class Worker:
                 later.append(joiner)
                 continue
             session = joiner.session
+            session.is_running = True
             self._first_batch[session.index] = self.num_batches + 1
             self._limits[session.slo_s] = self._limits.get(session.slo_s, 0) + 1
             self._fresh.append(session)
@@ -180,6 +191,7 @@ class Worker:
         steady = count
         for session in self._fresh:
             latencies.add_first(end - session.since_s, end, session.slo_s)
+            latencies.add_queued(max(session.seated_s - session.since_s, 0.0) + length)
             steady -= 1
         latencies.steady[self._class][count] += steady
         late = sum(members for limit, members in self._limits.items() if length > limit)
