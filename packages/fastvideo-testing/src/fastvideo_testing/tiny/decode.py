@@ -37,6 +37,7 @@ class DecodeState(LoopState):
         latents_1CTHW: All latents.
         fps: Frames a second, for the times of the stream.
         scope: What cancels it.
+        is_exact: Whether requests are computed one by one.
         before_1CHW: The latent frame that was decoded last.
         frames_FYXP: What has been decoded, uint8, in chunks of a step each.
     """
@@ -44,6 +45,7 @@ class DecodeState(LoopState):
     latents_1CTHW: torch.Tensor
     fps: float
     scope: CancelScope
+    is_exact: bool
     before_1CHW: torch.Tensor | None = None
     frames_FYXP: tuple[torch.Tensor, ...] = ()
 
@@ -59,6 +61,7 @@ class DecodePayload:
         num_frames_before: Pixel frames decoded before.
         fps: Frames a second.
         is_last: Whether no other follows.
+        is_exact: Whether requests are computed one by one.
     """
 
     latent_1CHW: torch.Tensor
@@ -67,6 +70,7 @@ class DecodePayload:
     num_frames_before: int
     fps: float
     is_last: bool
+    is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,8 @@ class DecodeLoop:
 
     def init(self, request: LoopRequest, ctx: LoopContext) -> DecodeState:
         """Take the latents."""
-        return DecodeState(request.inputs["latents"], float(request.parameters["fps"]), request.cancel_scope)
+        fps = float(request.parameters["fps"])
+        return DecodeState(request.inputs["latents"], fps, request.cancel_scope, request.is_exact)
 
     def next(self, state: DecodeState) -> WorkPlan[DecodePayload] | Done:
         """Decode the next latent frame."""
@@ -108,6 +113,7 @@ class DecodeLoop:
             num_frames_before=sum(len(chunk) for chunk in state.frames_FYXP),
             fps=state.fps,
             is_last=index + 1 == num_frames,
+            is_exact=state.is_exact,
         )
         return make_plan(
             self._spec,
@@ -120,6 +126,7 @@ class DecodeLoop:
             scope=state.scope,
             step_index=index,
             num_steps=num_frames,
+            is_exact=state.is_exact,
             emits=(EmitSpec(STREAM, "media"),),
         )
 
@@ -141,15 +148,22 @@ class DecodeLoop:
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[DecodePayload]], ctx: StepContext
 ) -> Sequence[StepResult[DecodeValues]]:
-    """Decode a latent frame of each plan; first frames and others do not meet in a batch."""
+    """Decode a latent frame of each plan; first frames and others do not meet in a batch, exact ones are one by one."""
     payloads = [plan.payload for plan in plans]
-    vae = instance.component("vae")
+    groups = [[payload] for payload in payloads] if payloads[0].is_exact else [payloads]
+    pixels_BPFYX = torch.cat([_decode(instance.component("vae"), group) for group in groups])
+    ctx.tap("pixels", pixels_BPFYX)
+    return [_result(payload, pixels) for payload, pixels in zip(payloads, pixels_BPFYX, strict=True)]
+
+
+def _decode(vae: Any, payloads: Sequence[DecodePayload]) -> torch.Tensor:
     weight = vae.mix.weight
     latents_BCHW = torch.cat([payload.latent_1CHW for payload in payloads]).to(weight.device, weight.dtype)
     before = [payload.before_1CHW for payload in payloads if payload.before_1CHW is not None]
-    pixels_BPFYX = vae.decode_frame(latents_BCHW, torch.cat(before).to(weight.device, weight.dtype) if before else None)
-    ctx.tap("pixels", pixels_BPFYX)
-    return [_result(payload, pixels) for payload, pixels in zip(payloads, pixels_BPFYX, strict=True)]
+    pixels_BPFYX: torch.Tensor = vae.decode_frame(
+        latents_BCHW, torch.cat(before).to(weight.device, weight.dtype) if before else None
+    )
+    return pixels_BPFYX
 
 
 def _result(payload: DecodePayload, pixels_PFYX: torch.Tensor) -> StepResult[DecodeValues]:

@@ -34,19 +34,22 @@ class ImageState(LoopState):
     Attributes:
         image_1PYX: The image in the video's size, in [-1, 1].
         scope: What cancels it.
+        is_exact: Whether requests are computed one by one.
         condition_1CHW: The image as a latent frame.
     """
 
     image_1PYX: torch.Tensor
     scope: CancelScope
+    is_exact: bool
     condition_1CHW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePayload:
-    """An image in [-1, 1]."""
+    """An image in [-1, 1], and whether it is computed without the others of its call."""
 
     image_1PYX: torch.Tensor
+    is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class ImageLoop:
         """Bring the image to the video's size."""
         size = {"height": int(request.parameters["height"]), "width": int(request.parameters["width"])}
         pixels_PYX = image_to_pixels(resize_image(request.inputs["image"], **size))
-        return ImageState(pixels_PYX.unsqueeze(0), request.cancel_scope)
+        return ImageState(pixels_PYX.unsqueeze(0), request.cancel_scope, request.is_exact)
 
     def next(self, state: ImageState) -> WorkPlan[ImagePayload] | Done:
         """Encode the image."""
@@ -84,7 +87,7 @@ class ImageLoop:
         return make_plan(
             self._spec,
             self._model,
-            ImagePayload(state.image_1PYX),
+            ImagePayload(state.image_1PYX, state.is_exact),
             component="vae",
             kind=WorkKind.ENCODER_CHUNK,
             shape=ShapeSignature.of(rows=height, columns=width),
@@ -92,6 +95,7 @@ class ImageLoop:
             scope=state.scope,
             step_index=0,
             num_steps=1,
+            is_exact=state.is_exact,
         )
 
     def advance(self, state: ImageState, result: StepResult[ImageValues]) -> ImageState:
@@ -111,10 +115,12 @@ class ImageLoop:
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[ImagePayload]], ctx: StepContext
 ) -> Sequence[StepResult[ImageValues]]:
-    """Encode the images of a batch, which have one size."""
+    """Encode the images of a batch, which have one size; exact ones have a call of the VAE each."""
+    images = [plan.payload.image_1PYX for plan in plans]
+    groups = [[image] for image in images] if plans[0].payload.is_exact else [images]
     vae = instance.component("vae")
     weight = vae.from_pixels.weight
-    images_BPYX = torch.cat([plan.payload.image_1PYX for plan in plans]).to(weight.device, weight.dtype)
-    latents_BCHW = vae.encode_image(images_BPYX).float()
+    latents = [vae.encode_image(torch.cat(group).to(weight.device, weight.dtype)).float() for group in groups]
+    latents_BCHW = torch.cat(latents)
     ctx.tap("condition", latents_BCHW)
     return [StepResult(ImageValues(row)) for row in latents_BCHW.split(1)]
