@@ -141,7 +141,7 @@ def observers() -> Sequence[ObserverSpec]:
 @since("1.0")
 @hookspec
 def interceptors() -> Sequence[InterceptorSpec]:
-    """Return step and block interceptors. All of an enabled plugin are on; each is made once a loop of a loaded model.
+    """Return step and block interceptors. All of an enabled plugin are on; each is made once an engine.
 
     Conflicts, too few steps, and loops that cannot carry them are found before weights are read. An interceptor keeps
     nothing of a request on itself: what it remembers is its state, which the runtime hands it and takes back.

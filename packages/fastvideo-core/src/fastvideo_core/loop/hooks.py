@@ -23,6 +23,7 @@ __all__ = [
     "BlockCall",
     "BlockInterceptor",
     "BlockOutcome",
+    "BlocksRunner",
     "HookLevel",
     "Observer",
     "Prediction",

@@ -130,6 +130,7 @@ class Request(BaseModel):
         parameters: What the caller set; what is absent is resolved from the deploy config and the card.
         outputs: What comes back.
         node_overrides: Parameters for single nodes of the program, by node id.
+        plugins: Options of plugins that are on where it runs, by plugin; those left out are the deploy config's.
         exact: Whether the reference's order of operations is asked for; refused where an altering plugin is on.
         latency_class: Scheduling class.
         deadline_s: Seconds after acceptance by which the result is wanted.
@@ -143,6 +144,7 @@ class Request(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
     outputs: OutputSpec = OutputSpec()
     node_overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    plugins: dict[str, dict[str, Any]] = Field(default_factory=dict)
     exact: bool = False
     latency_class: Literal["interactive", "standard", "batch"] = "standard"
     deadline_s: float | None = Field(default=None, gt=0)

@@ -16,6 +16,7 @@ from fastvideo_core.cache import CachePools
 from fastvideo_core.card import ModelCard
 from fastvideo_core.cost import CostModel
 from fastvideo_core.errors import ExecutionError, InputError, InputWarning, ResourceError
+from fastvideo_core.extend.extensions import Extensions
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
@@ -26,6 +27,7 @@ from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
 from fastvideo_core.runtime.handle import Publisher, RequestHandle
+from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.host import check_request
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
@@ -113,6 +115,7 @@ class Engine:
             can_batch=offers.can_batch if offers.has_unequal_groups else None,
             log=chosen.log,
         )
+        self._hooks = instance.hooks
         self._config = config
         self._store = store
         self._reload = reload
@@ -145,6 +148,7 @@ class Engine:
         tap: Tap | None = None,
         store: StateStore | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        extensions: Extensions | None = None,
     ) -> Self:
         """Load a card and start an engine for it. What is read is logged, one line a component, at level INFO.
 
@@ -159,8 +163,10 @@ class Engine:
             tap: Observer of intermediate tensors.
             store: See the class.
             on_progress: Told the bytes of a download, done and in all, from any thread.
+            extensions: Plugins that are on; None takes none that alters or watches what is computed.
 
         Raises:
+            PluginError: A plugin that is on does not work with the card.
             UnknownCardError: There is no such card.
             CardError: The card contradicts itself or what is asked for.
             CheckpointError: Its weights are missing or broken.
@@ -168,8 +174,12 @@ class Engine:
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
 
+        hooks = InstanceHooks.of(extensions, found)
+
         def load() -> ModelInstance:
-            return load_instance(found, device=device, precision=precision, tasks=tasks, on_progress=on_progress)
+            return load_instance(
+                found, device=device, precision=precision, tasks=tasks, on_progress=on_progress, hooks=hooks
+            )
 
         return cls(load(), options=options, max_running=max_running, tap=tap, store=store, reload=load)
 
@@ -312,6 +322,7 @@ class Engine:
 
         Raises:
             ExecutionError: It is called in an event's callback, where it would wait for itself.
+            PluginError: An observer could not write what it has.
         """
         if self._control.is_own_thread:
             raise ExecutionError("an event's callback cannot close the engine that calls it; close it elsewhere")
@@ -324,6 +335,8 @@ class Engine:
         self._control.close()
         if self._costs_file is not None:
             self.costs.save(self._costs_file)
+        if self._hooks is not None:
+            self._hooks.close()
 
     def __enter__(self) -> Self:
         return self

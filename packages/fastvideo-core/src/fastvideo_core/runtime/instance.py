@@ -20,6 +20,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.sleep import (
     Reload,
     SleepingComponent,
@@ -138,11 +139,13 @@ class ModelInstance:
         precision: Number format.
         device: Where the weights are.
         reload: Loads components anew, so that their weights can be dropped for a while; None rules that out.
+        hooks: Observers and interceptors; None if there are none.
 
     Attributes:
         view: What the loops see of it.
         loops: Loops whose components are loaded, by name.
-        steps: Their step bodies.
+        steps: Their step bodies, with the hooks that are on.
+        hooks: See above.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class ModelInstance:
         precision: str,
         device: torch.device,
         reload: Reload | None = None,
+        hooks: InstanceHooks | None = None,
     ) -> None:
         self.card = card
         self.instance_id = instance_id
@@ -162,6 +166,7 @@ class ModelInstance:
         self._components = dict(components)
         self._asleep: dict[str, SleepingComponent] = {}
         self._reload = reload
+        self.hooks = hooks
         version = "+".join(part.weights_version for part in components.values() if part.weights_version)
         self.view = InstanceView(card, instance_id, components, precision=precision, weights_version=version)
         self.loops: dict[str, Loop[Any]] = {}
@@ -169,7 +174,8 @@ class ModelInstance:
         for loop_id, spec in card.loops.items():
             if set(spec.components) <= set(components):
                 self.loops[loop_id] = _make_loop(spec, self.view)
-                self.steps[loop_id] = resolve_ref(spec.step)
+                body = resolve_ref(spec.step)
+                self.steps[loop_id] = body if hooks is None else hooks.wrap(loop_id, body)
 
     def config(self, component_id: str) -> Any:
         """Return the configuration of a component."""

@@ -21,6 +21,7 @@ from fastvideo_core.errors import (
 )
 from fastvideo_core.loop.policies.precision import torch_dtype
 from fastvideo_core.runtime.failures import is_out_of_memory
+from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, ModelInstance, needed_components
 from fastvideo_core.runtime.prepare import check_task
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
@@ -74,6 +75,7 @@ def load_instance(
     on_progress: Callable[[int, int], None] | None = None,
     on_read: Callable[[LoadReport], None] | None = None,
     loaded: Mapping[str, LoadedComponent] | None = None,
+    hooks: InstanceHooks | None = None,
 ) -> ModelInstance:
     """Load a card's components for some tasks.
 
@@ -86,6 +88,7 @@ def load_instance(
         on_progress: Told the bytes of a download: done and in all.
         on_read: Told what was read for each component that has weights, as soon as it is there.
         loaded: Components that are there already, by name.
+        hooks: Observers and interceptors that are on; None if there are none.
 
     Raises:
         UnknownTaskError: The card has no such task.
@@ -106,7 +109,9 @@ def load_instance(
     def reload(names: Sequence[str]) -> dict[str, LoadedComponent]:
         return load_components(card, [card.components[name] for name in names], target, chosen, access=access)
 
-    return ModelInstance(card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload)
+    return ModelInstance(
+        card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload, hooks=hooks
+    )
 
 
 def load_components(

@@ -10,11 +10,12 @@ from typing import Any
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, resolve_ref
 from fastvideo_core.card.base import is_unicode
 from fastvideo_core.errors import CardError, InputError, ParameterError, PromptError
+from fastvideo_core.extend.extensions import NO_EXTENSIONS, Extensions
 from fastvideo_core.program.base import ArtifactNode, InlineProgram, ModelLoopNode
 from fastvideo_core.request.base import ImagePart, Request, TextPart
 from fastvideo_core.request.parameters import ResolvedParameters, check_pinned, resolve_parameters
 
-__all__ = ["PreparedRequest", "check_task", "prepare_request"]
+__all__ = ["PreparedRequest", "check_task", "plugin_options", "prepare_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,20 @@ class PreparedRequest:
         return self.node_parameters.get(node_id, self.parameters)
 
 
-def prepare_request(card: ModelCard, request: Request, *, deploy: Mapping[str, Any] | None = None) -> PreparedRequest:
+def prepare_request(
+    card: ModelCard,
+    request: Request,
+    *,
+    deploy: Mapping[str, Any] | None = None,
+    extensions: Extensions | None = None,
+) -> PreparedRequest:
     """Check a request against a card and resolve its parameters.
 
     Args:
         card: The card.
         request: The request.
         deploy: Parameters that the deploy config sets for this card.
+        extensions: What is on where the request will run; None leaves what it sets of plugins to the engine's check.
 
     Raises:
         InputError: The task, an input, a parameter or an output is not one of the card's.
@@ -66,7 +74,29 @@ def prepare_request(card: ModelCard, request: Request, *, deploy: Mapping[str, A
     overrides = _node_parameters(task, request, nodes, deploy, loops, parameters)
     inputs = _read_inputs(task, request)
     _check_sources(nodes, program, inputs)
-    return PreparedRequest(request, card, program, nodes, parameters, overrides, inputs)
+    prepared = PreparedRequest(request, card, program, nodes, parameters, overrides, inputs)
+    if extensions is not None:
+        plugin_options(prepared, extensions)
+    return prepared
+
+
+def plugin_options(prepared: PreparedRequest, extensions: Extensions | None) -> dict[str, Any]:
+    """Return the options of each interceptor that is on, for one request.
+
+    Args:
+        prepared: The request.
+        extensions: What is on; None if nothing is.
+
+    Raises:
+        ParameterError: It sets what is not on, or not its own to set, or what is not allowed.
+        InputError: It is exact, and something is on that alters results.
+    """
+    request = prepared.request
+    known = NO_EXTENSIONS if extensions is None else extensions
+    checked: dict[str, Any] = {}
+    for parameters in (*prepared.node_parameters.values(), prepared.parameters):
+        checked = known.check_request(request.plugins, exact=request.exact, parameters=parameters)
+    return checked
 
 
 def check_task(card: ModelCard, name: str) -> InlineProgram:

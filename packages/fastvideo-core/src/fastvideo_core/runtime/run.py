@@ -12,6 +12,7 @@ import torch
 from fastvideo_core.errors import ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
+from fastvideo_core.loop.hooks import RunHooks
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
 from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
@@ -21,7 +22,7 @@ from fastvideo_core.runtime.artifacts import make_artifact
 from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, RunningNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
-from fastvideo_core.runtime.prepare import PreparedRequest
+from fastvideo_core.runtime.prepare import PreparedRequest, plugin_options
 from fastvideo_core.runtime.progress import EventLog, Progress
 
 __all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "RequestRun", "make_generator"]
@@ -172,6 +173,7 @@ class RequestRun:
         self._accepted_at = time.monotonic()
         self._durations: dict[str, float] = {}
         self._saved: dict[str, RunningNode] = {}
+        self._plugin_options = plugin_options(prepared, None if instance.hooks is None else instance.hooks.extensions)
         self._needed = {node.node_id for node in prepared.nodes}
 
     @property
@@ -315,7 +317,9 @@ class RequestRun:
             where = f"{scope.path()}: the start of {node.loop}"
             start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
             saved = RunningNode(node.loop, await _Asked(start), 0)
-        run: LoopRun[Any] = LoopRun(loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id)
+        run: LoopRun[Any] = LoopRun(
+            loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id, hooks=self._run_hooks(node.loop)
+        )
         run.num_committed = saved.num_committed
         del saved
         self.loop_runs[node.node_id] = run
@@ -327,6 +331,10 @@ class RequestRun:
             raise as_failure(error, f"{scope.path()}: {node.loop}, after {run.num_committed} steps,") from error
         finally:
             self.loop_runs.pop(node.node_id, None)
+
+    def _run_hooks(self, loop_id: str) -> RunHooks | None:
+        assert self._instance is not None, "a request that has ended runs no node"
+        return None if self._instance.hooks is None else self._instance.hooks.run_hooks(loop_id, self._plugin_options)
 
     async def _make_artifact(self, node: ArtifactNode) -> Artifact:
         self.cancel.check(self.scope)

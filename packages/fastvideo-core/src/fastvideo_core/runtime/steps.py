@@ -86,7 +86,8 @@ def run_call(
     runner = None if compiler is None or tap is not None else compiler.runner(plans)
     outcomes, is_clean = _run(instance, plans, tap, runner)
     is_cold = runner is not None and runner.is_cold
-    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean and not is_cold)
+    is_whole = all(isinstance(one, StepResult) and one.is_computed for one in outcomes)
+    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean and is_whole and not is_cold)
 
 
 def _run(

@@ -6,7 +6,7 @@ Shape letters: B rows; R branch rows of a call; C latent channels; T, H, W laten
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,8 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
-from fastvideo_core.loop.state import LoopState
+from fastvideo_core.loop.hooks import BlocksRunner, Prediction, StepHooks, hooks_of, supports_hooks
+from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_testing.tiny.plans import make_plan
@@ -47,7 +48,7 @@ class DenoiseState(LoopState):
         profile: Serve, rollout or train.
         condition_1CHW: The first latent frame, if it is given.
         step_index: The next step.
-        plugin_state: State of interceptors, by plugin and branch.
+        plugin_state: States of interceptors, by interceptor, then by component and branch.
     """
 
     latents_1CTHW: torch.Tensor
@@ -59,7 +60,7 @@ class DenoiseState(LoopState):
     profile: Profile
     condition_1CHW: torch.Tensor | None
     step_index: int = 0
-    plugin_state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plugin_state: dict[str, dict[str, PluginState]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,30 +179,65 @@ def shifted_sigmas(num_steps: int, shift: float) -> tuple[float, ...]:
     return tuple(shift * sigma / (1 + (shift - 1) * sigma) for sigma in plain)
 
 
+@supports_hooks("step", "block")
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[DenoisePayload]], ctx: StepContext
 ) -> Sequence[StepResult[DenoiseValues]]:
     """Make one Euler step each of a batch; all branches of all requests are rows of one call, unless they are exact."""
     payloads = [plan.payload for plan in plans]
-    groups = [[payload] for payload in payloads] if payloads[0].is_exact else [payloads]
-    transformer = instance.component("transformer")
-    outputs = [row for group in groups for row in _velocities(transformer, group)]
+    transformer, hooks = instance.component("transformer"), hooks_of(ctx)
+    if hooks is None:
+        outputs = _velocities(transformer, payloads)
+    else:
+        outputs = _intercepted(transformer, payloads, hooks)
     velocities = [_guide(payload, rows_RCTHW) for payload, rows_RCTHW in zip(payloads, outputs, strict=True)]
     for velocity in velocities:
         ctx.tap("velocity", velocity)
     return [_step(payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
 
 
+def _intercepted(transformer: Any, payloads: Sequence[DenoisePayload], hooks: StepHooks) -> list[torch.Tensor]:
+    """Return the velocities of each request's branches, where interceptors may answer or run the blocks."""
+
+    def compute(indices: Sequence[int]) -> list[torch.Tensor]:
+        if not hooks.has_block_interceptors:
+            return _velocities(transformer, [payloads[index] for index in indices])
+        return [torch.cat(_by_branch(transformer, payloads[index], index, hooks)) for index in indices]
+
+    return hooks.predict([_wanted(payload) for payload in payloads], compute)
+
+
+def _wanted(payload: DenoisePayload) -> Prediction:
+    return Prediction("transformer", _branches(payload), payload.latents_1CTHW, payload.sigma)
+
+
+def _branches(payload: DenoisePayload) -> tuple[str, ...]:
+    return ("cond", "uncond")[: len(payload.embeds_1E)]
+
+
+def _by_branch(transformer: Any, payload: DenoisePayload, index: int, hooks: StepHooks) -> list[torch.Tensor]:
+    """Return the velocity of each branch, made alone, its blocks run by whoever wants to."""
+    alone = [replace(payload, embeds_1E=(embeds_1E,)) for embeds_1E in payload.embeds_1E]
+    runners = [hooks.blocks_runner(index, "transformer", branch) for branch in _branches(payload)]
+    return [_call(transformer, [one], runner) for one, runner in zip(alone, runners, strict=True)]
+
+
 def _velocities(transformer: Any, payloads: Sequence[DenoisePayload]) -> list[torch.Tensor]:
     """Return the velocities of each request's branches, (R, C, T, H, W) with its own R."""
+    if payloads[0].is_exact:
+        return [_call(transformer, [payload]) for payload in payloads]
+    return list(_call(transformer, payloads).split([len(payload.embeds_1E) for payload in payloads]))
+
+
+def _call(transformer: Any, payloads: Sequence[DenoisePayload], runner: BlocksRunner | None = None) -> torch.Tensor:
+    """Return the velocities of all branches of all requests, (R, C, T, H, W), of one call."""
     weight = transformer.to_velocity.weight
-    num_branches = [len(payload.embeds_1E) for payload in payloads]
-    rows = [payload for payload, count in zip(payloads, num_branches, strict=True) for _ in range(count)]
+    rows = [payload for payload in payloads for _ in payload.embeds_1E]
     latents_RCTHW = torch.cat([payload.latents_1CTHW for payload in rows]).to(weight.device, weight.dtype)
     sigma_R = torch.tensor([payload.sigma for payload in rows], device=weight.device, dtype=weight.dtype)
     embeds_RE = torch.cat([row for payload in payloads for row in payload.embeds_1E]).to(weight.device, weight.dtype)
-    velocity_RCTHW: torch.Tensor = transformer(latents_RCTHW, sigma_R, embeds_RE).float()
-    return list(velocity_RCTHW.split(num_branches))
+    velocity_RCTHW: torch.Tensor = transformer(latents_RCTHW, sigma_R, embeds_RE, blocks_runner=runner).float()
+    return velocity_RCTHW
 
 
 def _guide(payload: DenoisePayload, rows_RCTHW: torch.Tensor) -> torch.Tensor:

@@ -6,12 +6,14 @@ frames, rows, columns; P pixel channels (3).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fastvideo_core.card import Contract
+from fastvideo_core.loop.hooks import BlocksRunner
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent
 from fastvideo_core.runtime.loading import load_weights
 
@@ -75,21 +77,40 @@ class TinyTextEncoder(nn.Module):
         return cast("Tensor", vectors_BLE.sum(dim=1) / mask_BL.sum(dim=1, keepdim=True).clamp(min=1))
 
 
+class TinyBlock(nn.Module):
+    """What there is of a block: a nonlinearity. It has no weights, so that checkpoints are as they always were."""
+
+    def forward(self, hidden_BTHWD: Tensor, conditions_BD: Tensor) -> Tensor:
+        """Return the stream after the block, (B, T, H, W, D)."""
+        return nn.functional.silu(hidden_BTHWD + conditions_BD[:, None, None, None, :])
+
+
 class TinyTransformer(nn.Module):
     """A velocity from a sample, its noise level and a prompt: one hidden layer at each latent place."""
 
     def __init__(self, config: TinyConfig) -> None:
         super().__init__()
+        self.blocks = nn.ModuleList([TinyBlock()])
         self.from_latents = nn.Linear(config.latent_channels, config.hidden_dim)
         self.from_text = nn.Linear(config.text_dim, config.hidden_dim)
         self.from_sigma = nn.Linear(1, config.hidden_dim)
         self.to_velocity = nn.Linear(config.hidden_dim, config.latent_channels)
 
-    def forward(self, latents_BCTHW: Tensor, sigma_B: Tensor, embeds_BE: Tensor) -> Tensor:
-        """Return the velocity, shape (B, C, T, H, W)."""
-        conditions = self.from_text(embeds_BE) + self.from_sigma(sigma_B.unsqueeze(-1))
-        hidden = self.from_latents(latents_BCTHW.movedim(1, -1)) + conditions[:, None, None, None, :]
-        return cast("Tensor", self.to_velocity(nn.functional.silu(hidden)).movedim(-1, 1))
+    def forward(
+        self, latents_BCTHW: Tensor, sigma_B: Tensor, embeds_BE: Tensor, *, blocks_runner: BlocksRunner | None = None
+    ) -> Tensor:
+        """Return the velocity, shape (B, C, T, H, W); whoever wants to may run the blocks."""
+        conditions_BD = self.from_text(embeds_BE) + self.from_sigma(sigma_B.unsqueeze(-1))
+        hidden_BTHWD = self.from_latents(latents_BCTHW.movedim(1, -1))
+        run = _run_blocks if blocks_runner is None else blocks_runner
+        hidden_BTHWD = run(self.blocks, hidden_BTHWD, conditions_BD)
+        return cast("Tensor", self.to_velocity(hidden_BTHWD).movedim(-1, 1))
+
+
+def _run_blocks(blocks: Iterable[nn.Module], hidden: Tensor, conditions_BD: Tensor) -> Tensor:
+    for block in blocks:
+        hidden = block(hidden, conditions_BD)
+    return hidden
 
 
 class TinyVae(nn.Module):
