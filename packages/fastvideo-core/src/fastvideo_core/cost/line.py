@@ -116,16 +116,16 @@ def fit_line(anchors: Sequence[Anchor], prior: CostLine) -> CostLine:
     start = np.maximum(np.array(prior), np.array(_SMALLEST))
     start *= _weighted_median(seconds / (sizes @ start), weights)
     rows = sizes / seconds[:, None]
-    line = _solve(rows, weights, start, num_steps=5)
+    line = _solve(rows, weights, start, num_rounds=5)
     for _ in range(2):
         residuals = np.abs(rows @ line - 1.0)
         line = _solve(
-            rows, weights / np.maximum(1.0, residuals / _HUBER), np.maximum(line, _REVIVED * start), num_steps=2
+            rows, weights / np.maximum(1.0, residuals / _HUBER), np.maximum(line, _REVIVED * start), num_rounds=2
         )
     return CostLine(*line.tolist())
 
 
-def _solve(rows: _Array, weights: _Array, start: _Array, *, num_steps: int) -> _Array:
+def _solve(rows: _Array, weights: _Array, start: _Array, *, num_rounds: int) -> _Array:
     """Return coefficients of at least zero that bring `rows @ line` closest to one.
 
     By proximal steps from `start`: where the rows decide they lead to the least squares, where not they stay.
@@ -135,9 +135,9 @@ def _solve(rows: _Array, weights: _Array, start: _Array, *, num_steps: int) -> _
     target: _Array = weighted.sum(axis=0)
     pull = np.diag(np.full(len(start), _PULL))
     centre = start
-    for step in range(num_steps):
+    for step in range(num_rounds):
         factors = _solve_nonnegative(gram * centre * centre[:, None] + pull, target * centre + _PULL)
-        if step < num_steps - 1:
+        if step < num_rounds - 1:
             centre = centre * np.maximum(factors, _REVIVED)
     return centre * factors
 
