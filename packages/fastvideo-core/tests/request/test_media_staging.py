@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fastvideo_core.request.media.staging import Staging, replace_file
+from fastvideo_core.request.media.staging import Staging, remove_stale, replace_file
 
 
 def stage(staging, name, text):
@@ -127,3 +129,25 @@ def test_a_replacement_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
         replace_file(path, b"two")
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    running = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    names = [f".fastvideo-{process.pid}-x.part" for process in (ended, running)]
+    for name in (*names, ".fastvideo-x.part", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "media.mp4").write_text("half")
+    for process in (ended, running):
+        remove_stale(tmp_path, process.pid)
+    remove_stale(tmp_path / "gone", ended.pid)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[1], ".fastvideo-x.part", "mine"])
+    running.communicate(b"\n")
+
+
+def test_the_present_process_can_remove_what_one_of_its_number_has_left(tmp_path):
+    with Staging(tmp_path) as staging:
+        assert staging.path.name.startswith(f".fastvideo-{os.getpid()}-")
+        remove_stale(tmp_path, os.getpid())
+        assert not staging.path.exists()

@@ -301,6 +301,8 @@ def test_a_checkpoint_is_due_when_the_policy_says_so_and_written_beside_the_step
         assert not store.is_due("a", 1.5)
         assert store.is_due("a", 0.6)
         assert not store.checkpoint("other", run.nodes)
+        assert (store.totals.compute_s, store.totals.num_written) == (pytest.approx(4.6), 1)
+        assert 0 < store.totals.written_s < 1
         assert threading.active_count() >= 2
     assert not [thread for thread in threading.enumerate() if thread.name == "fastvideo-state"]
     with StateStore(place) as store:

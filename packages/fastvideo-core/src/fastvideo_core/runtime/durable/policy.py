@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-__all__ = ["CheckpointAccount", "CheckpointPolicy"]
+__all__ = ["CheckpointAccount", "CheckpointPolicy", "CheckpointTotals"]
 
 _NUM_RECENT = 3
 
@@ -75,3 +75,18 @@ class CheckpointAccount:
         self.written_s += seconds
         self.recent_s.append(seconds)
         self.at_risk_s = max(0.0, self.at_risk_s - saved_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTotals:
+    """What has been spent on all jobs of a store since it was opened.
+
+    Attributes:
+        compute_s: Seconds of compute.
+        written_s: Seconds of writing checkpoints, whether they came to anything or not.
+        num_written: Checkpoints written.
+    """
+
+    compute_s: float = 0.0
+    written_s: float = 0.0
+    num_written: int = 0

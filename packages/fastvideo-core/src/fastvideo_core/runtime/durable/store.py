@@ -37,7 +37,7 @@ from fastvideo_core.runtime.durable.checkpoint import (
 from fastvideo_core.runtime.durable.disk import STALE_PREFIX, Disk
 from fastvideo_core.runtime.durable.job import folder_name, parse_folder_name, read_job, write_job
 from fastvideo_core.runtime.durable.lock import FolderLock
-from fastvideo_core.runtime.durable.policy import CheckpointAccount, CheckpointPolicy
+from fastvideo_core.runtime.durable.policy import CheckpointAccount, CheckpointPolicy, CheckpointTotals
 from fastvideo_core.runtime.durable.sealed import seal, unseal
 from fastvideo_core.runtime.durable.writer import BackgroundWriter
 from fastvideo_core.runtime.instance import ModelInstance
@@ -117,6 +117,7 @@ class StateStore:
         self._writer = BackgroundWriter()
         self._paused_until_s = 0.0
         self._typical_write_s = CheckpointAccount().first_write_s
+        self._compute_s, self._written_s, self._num_written = 0.0, 0.0, 0
         with self._writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock: FolderLock | None = FolderLock(self.folder)
@@ -149,6 +150,11 @@ class StateStore:
     def holds(self, job_id: str) -> bool:
         """Tell whether a job has been accepted, or taken up again, and has not ended."""
         return job_id in self._jobs
+
+    @property
+    def totals(self) -> CheckpointTotals:
+        """What has been spent on checkpoints, and on what they save."""
+        return CheckpointTotals(self._compute_s, self._written_s, self._num_written)
 
     def accept(
         self, prepared: PreparedRequest, instance: ModelInstance, *, note: Mapping[str, Any] | None = None
@@ -187,6 +193,7 @@ class StateStore:
         if job is None:
             return False
         job.account.worked(compute_s)
+        self._compute_s += compute_s
         can_write = job.can_write and time.monotonic() >= self._paused_until_s
         return can_write and self._policy.should_write(job.account)
 
@@ -425,6 +432,7 @@ class StateStore:
         try:
             with self._writing(job.folder):
                 write_checkpoint(self._disk, job.folder, job_id, snapshot, job.ledger)
+            self._num_written += 1
         except (ResourceError, InputError) as error:
             saved_s = 0.0
             self._paused_until_s = time.monotonic() + _PAUSE_S
@@ -443,6 +451,7 @@ class StateStore:
             with self._changed:
                 job.account.wrote(seconds, saved_s=saved_s)
                 self._typical_write_s = seconds
+                self._written_s += seconds
                 job.is_writing = False
                 self._changed.notify_all()
 
