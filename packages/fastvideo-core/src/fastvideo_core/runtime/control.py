@@ -190,7 +190,11 @@ class ControlPlane:
         except Exception as failure:  # noqa: BLE001 - one request's error, of whatever kind, ends that one alone
             self._fail(task, failure)
         else:
-            self._take(task, wish)
+            try:
+                self._take(task, wish)
+            except Exception as failure:  # noqa: BLE001 - a wish that makes no sense is its loop's fault
+                where = "" if task.node is None else f"/loop:{task.node.node_id}"
+                self._fail(task, as_failure(failure, f"{task.active.run.scope.path()}{where}: what it asks for"))
 
     def _take(self, task: Task, wish: WorkPlan[Any] | HostWork | Wait) -> None:
         """Offer a step to the scheduler, or set a timer."""
@@ -350,9 +354,8 @@ class ControlPlane:
 
     def _fail(self, task: Task, error: Exception) -> None:
         """End a request early; what it holds of finished latents is saved first, on the device plane."""
-        active, task.coroutine = task.active, None
-        active.tasks.pop(task, None)
-        self._drop_claim(task)
+        active = task.active
+        active.tasks[task] = None  # if it is not there any more, its coroutine is closed with the others
         self._close_tasks(active)
         nodes = [] if isinstance(error, (CancelledError, WorkerLostError)) or active.error else active.run.salvage()
         if not nodes:

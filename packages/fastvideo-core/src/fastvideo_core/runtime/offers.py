@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastvideo_core.runtime.steps import CallOutcome
 
 __all__ = ["Offers"]
 
+_LOG = logging.getLogger(__name__)
 _NO_SHAPE = ShapeSignature(())
 HOST_S = 1e-3
 """What host work is taken to last: it is short, and nothing is known of it."""
@@ -73,7 +75,14 @@ class Offers:
         """Tell whether two steps of one group may share a call."""
         plan = one.handle[1]
         decide = self._can_batch.get(plan.loop_id)
-        return decide is None or decide(plan, other.handle[1])
+        if decide is None:
+            return True
+        try:
+            return bool(decide(plan, other.handle[1]))
+        except Exception:  # noqa: BLE001 - it is told of, and the steps run all the same
+            # Alone, both are right; which of the two is to blame, nobody knows.
+            _LOG.exception("can_batch of loop %s failed; the steps do not share a call", plan.loop_id)
+            return False
 
     def measured(self, batch: Batch, outcome: CallOutcome) -> None:
         """Let the cost model learn from a call that went as it should."""

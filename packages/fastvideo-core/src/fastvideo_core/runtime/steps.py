@@ -93,6 +93,7 @@ def run_call(
 def _run(
     instance: ModelInstance, plans: Sequence[WorkPlan[Any]], tap: Tap | None, runner: BlockRunner | None = None
 ) -> tuple[list[Outcome], bool]:
+    results: Sequence[StepResult[Any]] = ()
     try:
         results = check_finite(_call_body(instance, plans, _StepContext(plans, tap, runner)))
     except BaseException as error:
@@ -101,7 +102,8 @@ def _run(
         if len(plans) == 1:
             return [_failure(error, plans[0])], False
         is_memory = is_out_of_memory(error)
-        del error  # its frames hold the tensors of the call
+    if not results:
+        # Not above: while an error is handled, its frames live, and with them all tensors of the call.
         if is_memory:
             _release_cached_memory(instance.device)
         half = len(plans) // 2 if is_memory else 1

@@ -139,7 +139,7 @@ class ReadyStep:
 
     Attributes:
         job: Whose it is.
-        group: Number of its batch key; steps of one group may share a call.
+        group: Number of its batch key; steps of one group may share a call. Below zero, it is short and shares none.
         patience_at: When it will have waited too long.
         seconds: Predicted seconds, alone in its call.
         peak_bytes: Bytes that it takes while it runs.
@@ -147,8 +147,8 @@ class ReadyStep:
         pool: Role pool that it runs in.
         affinity: Index of the worker that holds what it needs; "" if any will do.
         transfer_bytes: Bytes that it moves, where it is a transfer.
-        is_preparation: Whether it leads to steps that others may share: it goes before those of its rank, so that
-            requests which have started come to share calls soon.
+        is_preparation: Whether it leads to steps that others may share: it goes before those of its rank, and what is
+            short and alone before all, so that requests which have started come to share calls soon.
         handle: Whatever the engine wants back with the decision.
         step_id: Its number, in the order in which steps became ready.
     """
@@ -169,7 +169,8 @@ class ReadyStep:
     """Lower goes first: by rank, and within a rank preparation."""
 
     def __post_init__(self) -> None:
-        self.urgency = 2 * self.job.latency_class.rank + (not self.is_preparation)
+        stage = 2 if not self.is_preparation else int(self.group >= 0)
+        self.urgency = 3 * self.job.latency_class.rank + stage
 
 
 @dataclass(slots=True)
