@@ -37,6 +37,10 @@ def test_parity_ladder(catalog, tmp_path, variant):
     assert [check.reason for check in report.checks if check.status != "passed"] == []
     assert {check.spec.level.value for check in report.checks} == {"C0", "C1"}
     assert all(check.measurements for check in report.checks)
+    compared = {
+        m.name.split(":")[0] for check in report.checks if check.spec.level.value == "C1" for m in check.measurements
+    }
+    assert compared == set(card.capabilities.tasks)
 
 
 @pytest.mark.parametrize("variant", ["t2v", "ti2v-5b"])

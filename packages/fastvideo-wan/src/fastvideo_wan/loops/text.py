@@ -227,9 +227,7 @@ def _tokenize_all(
     return {branch: _tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
 
 
-def _texts(
-    spec: LoopSpec, parameters: ResolvedParameters, inputs: Mapping[str, Any]
-) -> dict[str, tuple[str, str]]:
+def _texts(spec: LoopSpec, parameters: ResolvedParameters, inputs: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the name and the text of every branch: of the prompt, and with guidance of the negative prompt."""
     texts = {COND: ("prompt", str(inputs["prompt"]))}
     if guidance_of(spec.options, parameters).is_guided:

@@ -30,7 +30,14 @@ from fastvideo_core.runtime.prepare import prepare_request
 from fastvideo_core.runtime.run import GenerationResult, make_generator
 from fastvideo_wan.models.vae_cache import FeatureCache
 from fastvideo_wan.parity.few_step import few_step_reference
-from fastvideo_wan.parity.reference import PROMPT, load_part, load_pipeline, make_image, run_pipeline
+from fastvideo_wan.parity.reference import (
+    PROMPT,
+    encode_first_frame,
+    load_part,
+    load_pipeline,
+    make_image,
+    run_pipeline,
+)
 
 __all__ = [
     "check_few_step_loop",
@@ -148,16 +155,25 @@ def check_loop(context: CheckContext) -> Sequence[Measurement]:
 
 
 def check_few_step_loop(context: CheckContext) -> Sequence[Measurement]:
-    """C1: latents of a few-step request against the published update in float64 around the reference's transformer."""
+    """C1: latents of a few-step request against the published update in float64 around the reference's transformer.
+
+    For every task of the card; a known first frame is encoded by the reference.
+    """
     transformer = load_part(context.folder, "WanTransformer3DModel", "transformer")
     measured = []
-    for mode, is_exact in _MODES:
-        recorder = TapRecorder(lambda name: name == "text_encoder")
-        result = _generate(context, is_exact=is_exact, recorder=recorder)
-        text = recorder.rows[0].value[:, : _num_tokens(context)]
-        expected = few_step_reference(context.card, transformer, text, result.parameters)
-        value = torch.from_numpy(result.latents.latents).unsqueeze(0)
-        measured.append(Measurement("latents", mode, compare_tensors(value, expected)))
+    for task in context.card.capabilities.tasks:
+        first_frame = None
+        if task == "image_to_video":
+            first_frame = encode_first_frame(load_pipeline(context.folder, task), _parameters(context, task))
+        for mode, is_exact in _MODES:
+            recorder = TapRecorder(lambda name: name == "text_encoder")
+            result = _generate(context, is_exact=is_exact, recorder=recorder, task=task)
+            text = recorder.rows[0].value[:, : _num_tokens(context)]
+            expected = few_step_reference(
+                context.card, transformer, text, result.parameters, first_frame_1C1HW=first_frame
+            )
+            value = torch.from_numpy(result.latents.latents).unsqueeze(0)
+            measured.append(Measurement(f"{task}: latents", mode, compare_tensors(value, expected)))
     return measured
 
 

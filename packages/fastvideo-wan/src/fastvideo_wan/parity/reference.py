@@ -13,7 +13,7 @@ from fastvideo_core.parity import TapRecorder, load_reference
 from fastvideo_core.runtime.catalog import INDEX_FILE, read_json
 from fastvideo_core.runtime.run import make_generator
 
-__all__ = ["PROMPT", "load_part", "load_pipeline", "make_image", "run_pipeline"]
+__all__ = ["PROMPT", "encode_first_frame", "load_part", "load_pipeline", "make_image", "run_pipeline"]
 
 PROMPT = "a red circle moving right"
 """Prompt of all checks; the default negative prompt goes with it."""
@@ -78,6 +78,18 @@ def run_pipeline(
         for handle in handles:
             handle.remove()
     return latents, decode_reference(pipeline, latents)
+
+
+def encode_first_frame(pipeline: Any, parameters: Mapping[str, Any]) -> torch.Tensor:
+    """Return the normalized latents, (1, C, 1, H, W), that the reference pipeline makes of the checks' image."""
+    size = {"height": parameters["height"], "width": parameters["width"]}
+    image = pipeline.video_processor.preprocess(make_image(**size), **size).to(torch.float32)
+    with torch.no_grad():
+        _, condition, _ = pipeline.prepare_latents(
+            image, 1, pipeline.vae.config.z_dim, num_frames=1, dtype=torch.float32, device="cpu", **size
+        )
+    latents: torch.Tensor = condition
+    return latents
 
 
 def decode_reference(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
