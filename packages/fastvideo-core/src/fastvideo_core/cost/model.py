@@ -85,9 +85,13 @@ class CostModel:
         """
         table = self._by_key.get(key)
         if table is not None:
-            point = table.points.get((num_plans, cost.flops, cost.weight_bytes, cost.activation_bytes))
+            size = (num_plans, cost.flops, cost.weight_bytes, cost.activation_bytes)
+            point = table.points.get(size)
             if point is not None:
                 return point.mean_s
+            found = table.memo.get(size)
+            if found is not None and not table.group.is_stale:
+                return found.seconds
         return self._estimate(key, cost, num_plans).seconds
 
     def predict_conservative(self, key: BatchKey, cost: StepCost, num_plans: int = 1) -> float:

@@ -21,6 +21,8 @@ _MAX_FIT = 48
 _WINDOW = 7
 _OUTLIER = 1.5
 _SLOWEST_DECAY = 1 / 32
+# Predictions for sizes that were not seen stand while the means that they were made from move by less.
+_STEADY = 0.03
 _NUM_RATIOS = 64
 
 
@@ -145,7 +147,7 @@ class ShapeTable:
     def note(self, key: PointKey, mean_s: float) -> None:
         """Say that a point has a new mean; what stands on it is kept while the mean has hardly moved."""
         known = self._anchored.get(key)
-        if known is None or abs(mean_s - known) > 0.01 * known:
+        if known is None or abs(mean_s - known) > _STEADY * known:
             self.forget()
 
     def curve(self) -> MonotoneMap:
