@@ -21,7 +21,7 @@ from fastvideo_core.errors import (
 from fastvideo_core.program import ArtifactNode, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.run import GenerationResult
-from fastvideo_core.runtime.scheduler.base import LatencyClass, SchedulerConfig
+from fastvideo_core.runtime.scheduler.base import LatencyClass, SchedulerConfig, WorkerSlot
 from fastvideo_testing.tiny import tiny_card
 from fastvideo_testing.tiny.programs import TEXT_TO_VIDEO
 
@@ -509,3 +509,20 @@ def test_what_checks_warn_of_is_told_and_comes_with_the_result(tiny_folder, with
 def test_what_a_check_refuses_is_refused_at_once(engine):
     with pytest.raises(PromptError, match="the text has 129 tokens"):
         engine.submit(engine.make_request("x" * 129))
+
+
+def test_workers_may_be_told_which_steps_they_take(card, monkeypatch):
+    names = set()
+    small, every = WorkerSlot(cost_classes=frozenset({"small"})), WorkerSlot()
+    with Engine.open(card, options=RuntimeOptions(SchedulerConfig(jumbo_s=1e-9), workers=(small, every))) as engine:
+        for loop_id, body in tuple(engine.instance.steps.items()):
+
+            def run(instance, plans, ctx, body=body):
+                names.add(threading.current_thread().name)
+                return body(instance, plans, ctx)
+
+            monkeypatch.setitem(engine.instance.steps, loop_id, run)
+        engine.generate("x", seed=1)
+    assert names == {"fastvideo-device-1"}, "every step is a jumbo one, and only the second worker takes those"
+    with pytest.raises(InputError, match="no worker of pool main takes jumbo steps"):
+        Engine.open(card, options=RuntimeOptions(workers=(small,)))

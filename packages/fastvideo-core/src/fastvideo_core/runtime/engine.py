@@ -52,6 +52,7 @@ class RuntimeOptions:
     Attributes:
         scheduler: Settings of the scheduler.
         num_workers: Threads that run steps; more than one pays where single steps leave the device idle.
+        workers: Which steps each of them takes, in place of their number; empty if all take everything.
         memory_bytes: Bytes for all requests together, besides the weights; None takes what is available at the start,
             less a tenth.
         costs_file: File that the cost model's calibrations are read from and written to; None keeps them in memory.
@@ -61,6 +62,7 @@ class RuntimeOptions:
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     num_workers: int = 1
+    workers: tuple[WorkerSlot, ...] = ()
     memory_bytes: int | None = None
     costs_file: Path | None = None
     log: DecisionLog | None = None
@@ -111,7 +113,7 @@ class Engine:
                 cache_blocks=self.caches.num_blocks(),
             ),
             offers.predict,
-            workers=[WorkerSlot() for _ in range(chosen.num_workers)],
+            workers=chosen.workers or [WorkerSlot() for _ in range(chosen.num_workers)],
             can_batch=offers.can_batch if offers.has_unequal_groups else None,
             log=chosen.log,
         )
