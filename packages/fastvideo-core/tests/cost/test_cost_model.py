@@ -182,6 +182,23 @@ def test_calibration_goes_on_after_a_restart(tmp_path):
     assert again.report().groups[0].num_sizes == len(SIZES)
 
 
+def test_a_known_size_that_is_seen_again_after_a_restart_leaves_unknown_ones_to_the_line(tmp_path):
+    model = CostModel(DEVICE)
+    for _ in range(4):
+        feed(model, MACHINE, SIZES)
+    model.save(tmp_path / "cost.json")
+    again = CostModel.load(tmp_path / "cost.json")
+    tokens, rows, num_plans = SIZES[0]
+    again.observe(
+        key_of(tokens),
+        cost_of(tokens, rows),
+        num_plans,
+        model.predict(key_of(tokens), cost_of(tokens, rows), num_plans),
+    )
+    unknown = (key_of(tokens), cost_of(tokens, rows), num_plans + 1)
+    assert again.predict(*unknown) == pytest.approx(model.predict(*unknown), rel=0.2)
+
+
 def test_new_weights_and_adapters_keep_calibration_and_precision_does_not():
     model = CostModel(DEVICE)
     model.observe(key_of(weights_version="w1"), cost_of(960), 1, 0.5)

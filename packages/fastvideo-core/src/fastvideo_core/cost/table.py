@@ -236,7 +236,7 @@ class Group:
         self.num_seen += 1
         self._since_fit += 1
         # At first after every measurement, then ever more seldom: what is seen has its own mean anyway.
-        self.is_stale = self._since_fit * 4 >= min(self.num_seen, 4 * MAX_POINTS)
+        self.is_stale = self._line is None or self._since_fit * 4 >= min(self.num_seen, 4 * MAX_POINTS)
 
     def note_ratio(self, level: Level, ratio: float) -> None:
         """Take in how wrong a prediction was."""
