@@ -8,6 +8,7 @@
     │   ├── OutputError            an output path or format that cannot be used
     │   ├── UnknownCardError       a card that is not installed, no folder, and no hub repository
     │   ├── UnknownTaskError       a task that the card does not have
+    │   ├── ConfigError            a deploy config that is wrong; says in which line
     │   └── CardError              a card that contradicts itself
     │       ├── LoopMismatchError       weights asked to run under a loop that they do not assume
     │       └── PrecisionMismatchError  weights asked to run in a precision that they do not assume
@@ -77,6 +78,7 @@ class InputError(FastVideoError):
         allowed: str | None = None,
         nearest: Any = None,
     ) -> None:
+        self.reason = message
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -111,6 +113,22 @@ class UnknownCardError(InputError):
 
 class UnknownTaskError(InputError):
     """The card does not have that task."""
+
+
+class ConfigError(InputError):
+    """A deploy config is wrong.
+
+    Args:
+        message: What is wrong, with the place.
+        file: The file; None if it is not in one.
+        line: Its line, from 1.
+        **details: As of `InputError`.
+    """
+
+    def __init__(self, message: str, *, file: Any = None, line: int | None = None, **details: Any) -> None:
+        self.file = file
+        self.line = line
+        super().__init__(message, **details)
 
 
 class CardError(InputError):

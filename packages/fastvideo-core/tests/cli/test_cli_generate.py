@@ -369,7 +369,9 @@ def test_one_video_that_fails_leaves_the_others(make_faulty, run, place, monkeyp
     ids = iter(["nan-1", "fine"])
     prepare = module.prepare_ask
     monkeypatch.setattr(
-        module, "prepare_ask", lambda card, ask, suffix: prepare(card, replace(ask, request_id=next(ids)), suffix)
+        module,
+        "prepare_ask",
+        lambda card, ask, suffix, *, setup: prepare(card, replace(ask, request_id=next(ids)), suffix),
     )
     ran = run("generate", "x", "-n", 2, "-o", "a.mp4", "--card", make_faulty())
     assert (ran.code, ran.out) == (1, "a-2.mp4\n")

@@ -11,7 +11,6 @@ from fastvideo_core.cli.jobs import (
     Ask,
     Job,
     check_engine_options,
-    find_card,
     known_formats,
     needed_bytes,
     numbered_outputs,
@@ -26,6 +25,7 @@ from fastvideo_core.cli.options import (
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.progress import open_display
 from fastvideo_core.cli.running import Ended, EngineOptions, run_jobs, save_result
+from fastvideo_core.cli.setup import Setup, add_config_option, read_setup
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.errors import CancelledError, InputError
 from fastvideo_core.request.media.output import check_output, default_output
@@ -41,7 +41,6 @@ EPILOG = """\
 Files are never written over. Beside each stands a .json with every parameter and where its value came from; the same
 is in the file's own metadata. The seeds of several videos follow each other, so that each can be made again alone."""
 
-DEFAULT_SUFFIX = ".mp4"
 MAX_VIDEOS = 1000
 MAX_RUNNING = 4
 
@@ -59,6 +58,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--image", metavar="FILE", help="input image, for tasks that take one")
     parser.add_argument("--task", help="task of the card (default: the card's, or one that takes the image)")
     add_engine_options(parser)
+    add_config_option(parser)
     add_parameter_options(parser)
     add_quiet_option(parser)
 
@@ -69,10 +69,17 @@ def run(args: Namespace, shell: Shell) -> int:
     Returns:
         The exit code: the greatest of all videos'.
     """
-    jobs = _plan(args)
-    options = EngineOptions(args.device, args.precision, max_running=min(len(jobs), MAX_RUNNING))
+    setup = read_setup(args)
+    setup.tell_failures(shell)
+    jobs = _plan(args, setup)
+    card = jobs[0].prepared.card
+    options = EngineOptions(
+        setup.device(card, args.device),
+        setup.precision(card, args.precision),
+        max_running=min(len(jobs), setup.max_running(MAX_RUNNING)),
+    )
     with open_display(shell, is_quiet=args.quiet) as display:
-        codes = [_finish(ended, shell) for ended in run_jobs(jobs, options, display, shell)]
+        codes = [_finish(ended, shell) for ended in run_jobs(jobs, options, display, shell, setup=setup)]
     return shell.interrupted() if shell.is_interrupted else max(codes)
 
 
@@ -89,7 +96,7 @@ def _finish(ended: Ended, shell: Shell) -> int:
     return 0
 
 
-def _plan(args: Namespace) -> list[Job]:
+def _plan(args: Namespace, setup: Setup) -> list[Job]:
     """Check all that can be checked without weights, what costs least first."""
     if args.num_videos > MAX_VIDEOS:
         raise InputError(
@@ -97,14 +104,21 @@ def _plan(args: Namespace) -> list[Job]:
         )
     given = given_parameters(args)
     paths = _named_outputs(args)
-    card = find_card(args.card)
+    card = setup.find_card(args.card)
     check_engine_options(card, device=args.device, precision=args.precision)
     ask = Ask(args.prompt, args.task, args.image, args.exact, given)
-    suffix = paths[0].suffix.lower() if paths else DEFAULT_SUFFIX
-    requests = _prepare_all(card, ask, suffix, args.num_videos)
+    suffix = paths[0].suffix.lower() if paths else setup.suffix
+    requests = _prepare_all(card, ask, suffix, args.num_videos, setup)
     space = sum(needed_bytes(prepared, suffix) for prepared, _ in requests)
     targets = [check_output(path, allowed=(suffix,), needed_bytes=space) for path in paths] or [
-        default_output(args.prompt, prepared.parameters.get("seed", 0), needed_bytes=space) for prepared, _ in requests
+        default_output(
+            args.prompt,
+            prepared.parameters.get("seed", 0),
+            folder=setup.folder,
+            suffix=suffix,
+            needed_bytes=space,
+        )
+        for prepared, _ in requests
     ]
     return [Job(*request, target) for request, target in zip(requests, targets, strict=True)]
 
@@ -118,12 +132,14 @@ def _named_outputs(args: Namespace) -> list[Path]:
     return [check_output(one, allowed=formats).path for one in numbered_outputs(path, args.num_videos)]
 
 
-def _prepare_all(card: ModelCard, ask: Ask, suffix: str, num_videos: int) -> list[tuple[PreparedRequest, str]]:
+def _prepare_all(
+    card: ModelCard, ask: Ask, suffix: str, num_videos: int, setup: Setup
+) -> list[tuple[PreparedRequest, str]]:
     """Check a request for each video; the seeds follow the first one's, given or drawn."""
-    first = prepare_ask(card, ask, suffix)
+    first = prepare_ask(card, ask, suffix, setup=setup)
     seed = first[0].parameters.get("seed")
     others = [
         ask if seed is None else replace(ask, parameters={**ask.parameters, "seed": seed + index})
         for index in range(1, num_videos)
     ]
-    return [first, *(prepare_ask(card, other, suffix) for other in others)]
+    return [first, *(prepare_ask(card, other, suffix, setup=setup) for other in others)]

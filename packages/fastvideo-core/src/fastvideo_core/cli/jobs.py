@@ -10,18 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastvideo_core.errors import OutputError, ParameterError
 
 if TYPE_CHECKING:
     from fastvideo_core.card import ModelCard, TaskSpec
+    from fastvideo_core.extend.extensions import Extensions
     from fastvideo_core.request.media.output import OutputTarget
     from fastvideo_core.runtime.durable import SavedJob
     from fastvideo_core.runtime.prepare import PreparedRequest
 
 __all__ = [
     "Ask",
+    "CardSetup",
     "Job",
     "check_engine_options",
     "find_card",
@@ -31,6 +33,19 @@ __all__ = [
     "output_for",
     "prepare_ask",
 ]
+
+
+class CardSetup(Protocol):
+    """What a deploy config says of a card."""
+
+    def parameters(self, card: ModelCard, task: str) -> Mapping[str, Any]:
+        """Return parameters in place of the card's defaults."""
+        ...
+
+    def extensions(self, card: ModelCard) -> Extensions | None:
+        """Return the plugins that are on."""
+        ...
+
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -106,13 +121,16 @@ def find_card(name: str | None) -> ModelCard:
     return Catalog.installed().find(DEFAULT_CARD if name is None else name)
 
 
-def prepare_ask(card: ModelCard, ask: Ask, suffix: str) -> tuple[PreparedRequest, str]:
+def prepare_ask(
+    card: ModelCard, ask: Ask, suffix: str, *, setup: CardSetup | None = None
+) -> tuple[PreparedRequest, str]:
     """Check an ask against a card.
 
     Args:
         card: The card.
         ask: What is wanted.
         suffix: Extension of the output; it decides which artifact is made, and so which loops run.
+        setup: What the deploy config says.
 
     Returns:
         The checked request, and the name of its artifact.
@@ -131,7 +149,12 @@ def prepare_ask(card: ModelCard, ask: Ask, suffix: str) -> tuple[PreparedRequest
     _check_names(task, ask)
     artifact = output_for(task, suffix)
     outputs = request.outputs.model_copy(update={"artifacts": (artifact,)})
-    prepared = prepare_request(card, request.model_copy(update={"outputs": outputs}))
+    prepared = prepare_request(
+        card,
+        request.model_copy(update={"outputs": outputs}),
+        deploy=None if setup is None else setup.parameters(card, request.task),
+        extensions=None if setup is None else setup.extensions(card),
+    )
     _check_fits(prepared, suffix)
     return prepared, artifact
 

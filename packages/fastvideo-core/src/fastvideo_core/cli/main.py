@@ -31,6 +31,22 @@ COMMANDS = {
             "validate": Command("check a card, and the files of a checkpoint folder", f"{_HERE}.card_validate"),
         },
     ),
+    "plugins": Command(
+        "look at plugins",
+        subcommands={
+            "list": Command("installed plugins, and which are on", f"{_HERE}.plugins_list"),
+            "info": Command("what one plugin brings and needs", f"{_HERE}.plugins_info"),
+            "hooks": Command("every hook that a plugin may implement", f"{_HERE}.plugins_hooks"),
+        },
+    ),
+    "config": Command(
+        "look at the deploy config",
+        subcommands={
+            "check": Command("whether a file means something on this machine", f"{_HERE}.config_check"),
+            "show": Command("every value, and where it comes from", f"{_HERE}.config_show"),
+            "schema": Command("JSON schema for editors", f"{_HERE}.config_schema"),
+        },
+    ),
     "parity": Command("measure a card against its references", f"{_HERE}.parity"),
     "doctor": Command("tell what this machine can run, and why not the rest", f"{_HERE}.doctor"),
 }

@@ -53,7 +53,8 @@ def add_parameter_options(parser: Parser) -> None:
         default=[],
         type=assignment,
         metavar="NAME=VALUE",
-        help="any parameter of the card; VALUE is JSON, or text where it is no JSON; may be repeated",
+        help="any parameter of the card, or with a dot a key of the deploy config, such as limits.max_running; VALUE "
+        "is JSON, or text where it is no JSON; may be repeated",
     )
 
 
@@ -63,7 +64,7 @@ def add_quiet_option(parser: Parser) -> None:
 
 
 def given_parameters(args: Namespace) -> dict[str, Any]:
-    """Return the parameters that were given, and only those.
+    """Return the parameters of the card that were given, and only those.
 
     Raises:
         ParameterError: One was given twice.
@@ -71,6 +72,8 @@ def given_parameters(args: Namespace) -> dict[str, Any]:
     named = {name: getattr(args, name) for name in (*_NUMBERS, *_TEXTS)}
     given = {name: value for name, value in named.items() if value is not None}
     for name, value in args.set:
+        if "." in name:
+            continue  # a key of the deploy config
         if name in given:
             raise ParameterError("given twice", field=name, value=value, allowed="once")
         given[name] = value

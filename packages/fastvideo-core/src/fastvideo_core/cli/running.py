@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastvideo_core.cli.jobs import Job
 from fastvideo_core.cli.progress import Display, Tally
+from fastvideo_core.cli.setup import Setup
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.errors import FastVideoError, QueueFullError
 
@@ -82,7 +83,12 @@ class Keeper(Protocol):
 
 
 def run_jobs(
-    jobs: Sequence[Job], options: EngineOptions, display: Display, shell: Shell, keeper: Keeper | None = None
+    jobs: Sequence[Job],
+    options: EngineOptions,
+    display: Display,
+    shell: Shell,
+    keeper: Keeper | None = None,
+    setup: Setup | None = None,
 ) -> Iterator[Ended]:
     """Load the jobs' card, run them, and yield each as it ends; an interrupt cancels all that still run.
 
@@ -92,6 +98,7 @@ def run_jobs(
     An engine that a second interrupt leaves behind is not closed: that would wait for the step in progress.
 
     Raises:
+        PluginError: A plugin that the deploy config switches on does not work with the card.
         CheckpointError: Weights are missing or broken.
         ResourceError: They do not fit.
     """
@@ -109,7 +116,7 @@ def run_jobs(
     if not accepted and not has_saved:
         return
     with _without_collector(shell):
-        engine = _open_engine(card, tasks, options, display, host, keeper)
+        engine = _open_engine(card, tasks, options, display, host, keeper, setup or Setup())
     try:
         saved = [] if keeper is None else keeper.take_up(engine.instance)
         yield from _run_on(engine, [*saved, *accepted], display, shell)
@@ -166,13 +173,16 @@ def _open_engine(
     display: Display,
     host: HostSide,
     keeper: Keeper | None,
+    setup: Setup,
 ) -> Engine:
     """Load what some tasks need of their card, and nothing else."""
     from fastvideo_core.runtime.allocator import keep_freed_memory
     from fastvideo_core.runtime.engine import Engine
+    from fastvideo_core.runtime.hooks import InstanceHooks
     from fastvideo_core.runtime.loading import load_instance
     from fastvideo_core.runtime.weights.text import format_bytes
 
+    hooks = InstanceHooks.of(setup.extensions(card), card)
     keep_freed_memory()
     instance = load_instance(
         card,
@@ -182,9 +192,15 @@ def _open_engine(
         on_progress=display.transfer,
         on_read=lambda report: display.note(f"loaded {report.short()}"),
         loaded=host.components,
+        hooks=hooks,
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
-    return Engine(instance, max_running=options.max_running, store=None if keeper is None else keeper.store)
+    return Engine(
+        instance,
+        options=setup.runtime_options(),
+        max_running=options.max_running,
+        store=None if keeper is None else keeper.store,
+    )
 
 
 @contextmanager
