@@ -49,14 +49,14 @@ def choose_batch(
     chosen = _tolerated(head, mates, size, can_batch)
     size = _affordable(head, chosen, now, predict, free_bytes, max_s)
     steps = (head, *chosen[: size - 1])
-    return Batch(steps, predict(head, size), sum(step.peak_bytes for step in steps))
+    return Batch(steps, predict(head, size), sum([step.peak_bytes for step in steps]))
 
 
 def _tolerated(
     head: ReadyStep, mates: Sequence[ReadyStep], size: int, can_batch: CanBatch | None
 ) -> Sequence[ReadyStep]:
     """Return the first mates that make up a batch in which each step takes the number, and the kind, of the others."""
-    if can_batch is None and (not mates or min(mate.max_batch for mate in mates) >= min(size, 1 + len(mates))):
+    if can_batch is None and all(mate.max_batch > len(mates) or mate.max_batch >= size for mate in mates):
         return mates[: size - 1]
     steps = [head]
     for mate in mates:

@@ -25,6 +25,8 @@ REPLAN_S = 0.25
 
 SPEED_DECAY = 0.9
 
+_FIRST = (0,)
+
 
 class Scheduler:
     """Decides which jobs start, and which steps run next on which worker.
@@ -62,6 +64,7 @@ class Scheduler:
         self.transfers: dict[ReadyStep, None] = {}
         self.workers = [replace(worker) for worker in workers] or [WorkerSlot()]
         _check_workers(self.workers)
+        self._is_alone = len(self.workers) == 1
         self.speed = 1.0
         self._in_flight: dict[int, Batch] = {}
         self._leaving: list[Job] = []
@@ -136,11 +139,16 @@ class Scheduler:
 
     def next_batch(self, now: float) -> Batch | None:
         """Return what an idle worker runs next, and note that it does; None if nothing can run."""
-        if not self.ready or not (idle := choose_worker(self.workers)):
+        if not self.ready:
+            return None
+        idle = _FIRST if self._is_alone and self.workers[0].is_idle else choose_worker(self.workers)
+        if not idle:
             return None
         # What changes the state is part of a decision that is logged, or a replay would not find it.
         if self._replan_at <= now and self._num_due:
             self._replan(now)
+        if self._is_alone:
+            return self._dispatch(0, self.ready, now)
         for index in idle:
             ready = steps_for(index, self.workers, self.ready, self.config.jumbo_s)
             if ready:
