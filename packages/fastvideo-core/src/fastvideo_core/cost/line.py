@@ -23,6 +23,8 @@ _Array = npt.NDArray[np.float64]
 _HUBER = 0.2
 # Each step of the fit is held back as if by this many anchors that want no change.
 _PULL = 0.02
+# The same in terms of what the data want: it keeps the system solvable where they say one thing many times over.
+_LEAST_PULL = 1e-9
 # A coefficient that a step would make zero starts the next at this share of what it was, so that it may rise again.
 _REVIVED = 0.1
 _SMALLEST = (1e-7, 1e-8, 1e-17, 1e-15)
@@ -87,14 +89,12 @@ class Anchor(NamedTuple):
 
 def mean_cost(costs: Sequence[StepCost]) -> StepCost:
     """Return the cost a plan of a call whose plans cost differently, for `CostModel.predict` and `observe`."""
-    first = costs[0]
-    if all(cost == first for cost in costs):
-        return first
-    return StepCost(
-        flops=sum(cost.flops for cost in costs) / len(costs),
-        weight_bytes=max(cost.weight_bytes for cost in costs),
-        activation_bytes=sum(cost.activation_bytes for cost in costs) / len(costs),
-    )
+    flops = [cost.flops for cost in costs]
+    moved = [cost.activation_bytes for cost in costs]
+    weights = [cost.weight_bytes for cost in costs]
+    if all(values.count(values[0]) == len(values) for values in (flops, moved, weights)):
+        return costs[0]
+    return StepCost(sum(flops) / len(costs), max(weights), sum(moved) / len(costs))
 
 
 def fit_line(anchors: Sequence[Anchor], prior: CostLine) -> CostLine:
@@ -133,10 +133,11 @@ def _solve(rows: _Array, weights: _Array, start: _Array, *, num_rounds: int) -> 
     weighted: _Array = rows * weights[:, None]
     gram: _Array = weighted.T @ rows
     target: _Array = weighted.sum(axis=0)
-    pull = np.diag(np.full(len(start), _PULL))
     centre = start
     for step in range(num_rounds):
-        factors = _solve_nonnegative(gram * centre * centre[:, None] + pull, target * centre + _PULL)
+        scaled = gram * centre * centre[:, None]
+        pull = _PULL + _LEAST_PULL * scaled.diagonal()
+        factors = _solve_nonnegative(scaled + np.diag(pull), target * centre + pull)
         if step < num_rounds - 1:
             centre = centre * np.maximum(factors, _REVIVED)
     return centre * factors

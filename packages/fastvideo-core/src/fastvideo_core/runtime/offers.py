@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastvideo_core.card import ModelCard, resolve_ref
+from fastvideo_core.cost import mean_cost
 from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkKind, WorkPlan
 from fastvideo_core.runtime.estimate import CostSource
 from fastvideo_core.runtime.run import HostWork
@@ -87,8 +88,9 @@ class Offers:
     def measured(self, batch: Batch, outcome: CallOutcome) -> None:
         """Let the cost model learn from a call that went as it should."""
         if outcome.is_clean:
-            plan = batch.steps[0].handle[1]
-            self._costs.observe(plan.batch_key, plan.resources.cost, len(batch.steps), outcome.seconds)
+            plans = [step.handle[1] for step in batch.steps]
+            cost = mean_cost([plan.resources.cost for plan in plans])
+            self._costs.observe(plans[0].batch_key, cost, len(plans), outcome.seconds)
 
     def _group(self, plan: WorkPlan[Any]) -> int:
         key = plan.batch_key
