@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from fastvideo_core.errors import (
 )
 from fastvideo_core.loop.base import LoopEstimate, OutOfMemory
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
-from fastvideo_core.runtime.scheduler.base import LatencyClass, SchedulerConfig
+from fastvideo_core.runtime.scheduler.base import LatencyClass, Limits, SchedulerConfig
+from fastvideo_core.runtime.scheduler.log import DecisionLog, replay
 from fastvideo_testing.tiny import decode, denoise, text, tiny_card
 
 BOTH = ("video", "latents")
@@ -38,10 +40,12 @@ class Watch:
     """Notes who shares a call, and holds the first call of all until `go` is set, so that all have come by then."""
 
     def __init__(self):
-        self.calls, self.go, self.change = [], threading.Event(), None
+        self.calls, self.change = [], None
+        self.entered, self.go = threading.Event(), threading.Event()
 
     def body(self, loop_id):
         def run_step(instance, plans, ctx):
+            self.entered.set()
             assert self.go.wait(30)
             self.calls.append((loop_id, [(name_of(plan), plan.step_index) for plan in plans]))
             # Row by row, so that a request has the same bits in a call as alone.
@@ -395,6 +399,43 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(metered, watch):
         assert engine.generate("x").video
 
 
+def test_a_burst_is_refused_only_where_it_would_wait(card, watch):
+    """Requests that come all at once, with no decision between them, first take the places that are free."""
+    handles, refused = [], []
+
+    def burst(event):
+        if event.type != "request.completed":
+            return
+        for _ in range(7):
+            try:
+                handles.append(engine.submit(engine.make_request("y", parameters={"num_frames": 1})))
+            except QueueFullError as error:
+                refused.append(error)
+
+    watch.go.set()
+    with Engine.open(card, options=RuntimeOptions(SchedulerConfig(max_running=4, max_queued=2))) as engine:
+        engine.submit(engine.make_request("x"), on_event=burst).result(60)
+        assert all(handle.result(60).video for handle in handles)
+    assert (len(handles), len(refused)) in ((6, 1), (5, 2)), "the one that has just ended may still have its place"
+
+
+def test_memory_that_a_call_still_uses_is_not_given_away(metered, watch):
+    """A request of two nodes side by side is cancelled while one of them is on the device."""
+    started = []
+    image = np.zeros((32, 32, 3), np.uint8)
+    with Engine.open(metered, options=small()) as engine:
+        first = engine.submit(engine.make_request("x", image=image))
+        assert watch.entered.wait(30)
+        second = engine.submit(engine.make_request("y"), on_event=lambda event: started.append(event.type))
+        first.cancel()
+        with pytest.raises(CancelledError):
+            first.result(10)
+        time.sleep(0.05)
+        assert "request.started" not in started, "the call of the first is still on the device"
+        watch.go.set()
+        assert second.result(60).video
+
+
 def test_cancelling_frees_the_memory_at_once_when_nothing_else_runs(metered, watch):
     alive = []
 
@@ -483,3 +524,19 @@ def test_a_plan_whose_cost_makes_no_sense_ends_its_request_alone(card, watch, ma
             handles.pop("r1").result(60)
         for name, handle in handles.items():
             assert_same(handle.result(60), alone[False][name])
+
+
+def test_the_decisions_of_an_engine_replay(metered, watch, tmp_path, made_up, with_loop):
+    card = with_loop(metered, "denoise", can_batch=made_up("any_two", lambda one, other: True))
+    log, config = DecisionLog(), SchedulerConfig(max_running=3)
+    watch.change = spoil("error")
+    with Engine.open(card, options=RuntimeOptions(config, memory_bytes=200, log=log)) as engine:
+        handles = together(engine, watch, requests_of(engine))
+        handles["r3"].cancel()
+        for handle in handles.values():
+            with suppress(ExecutionError):
+                handle.result(60)
+    log.save(tmp_path / "log")
+    records = DecisionLog.load(tmp_path / "log")
+    assert {"submit", "start", "offer", "batch", "finished", "withdraw"} <= {record[0] for record in records}
+    assert replay(records, config, Limits(memory_bytes=200), has_can_batch=True) > 20

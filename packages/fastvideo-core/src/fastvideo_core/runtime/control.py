@@ -129,8 +129,10 @@ class ControlPlane:
             InputError: Its id is in use.
             ResourceError: It could never run, or too many wait.
         """
-        run = active.run
-        self._scheduler.submit(active.job, time.monotonic())
+        run, now = active.run, time.monotonic()
+        if len(self._scheduler.queued) >= self._scheduler.config.max_queued:
+            self._start_jobs(now)  # of a burst, nobody has looked yet at those that came first
+        self._scheduler.submit(active.job, now)
         self._actives[run.request_id] = active
         run.cancel.listen(lambda: self._notify(partial(self._cancelled, active)))
         run.accepted()
@@ -163,12 +165,16 @@ class ControlPlane:
         if self._is_lost:
             return
         now = time.monotonic()
-        for job in self._scheduler.start_jobs(now):
-            self._start_nodes(self._actives[job.job_id])
+        self._start_jobs(now)
         while (batch := self._scheduler.next_batch(now)) is not None:
             self._dispatch(batch)
         for step in self._scheduler.next_transfers(now):
             self._transfer(step)
+
+    def _start_jobs(self, now: float) -> None:
+        if not self._is_lost:
+            for job in self._scheduler.start_jobs(now):
+                self._start_nodes(self._actives[job.job_id])
 
     def _start_nodes(self, active: Active) -> None:
         for node in active.run.next_nodes():

@@ -94,6 +94,18 @@ def test_the_most_urgent_step_is_first_by_order(make_job, make_step):
     assert most_urgent(steps, 0.0) is steps[1]
 
 
+def test_within_a_rank_what_leads_to_shared_steps_goes_first_and_what_is_short_before_it(make_job, make_step):
+    first, second = make_job(), make_job()
+    step, encoding = make_step(first, 3), make_step(second, 2, is_preparation=True)
+    start, urgent = make_step(second, -1, is_preparation=True), make_step(make_job("interactive"), 3)
+    ready = [step, encoding, start, urgent]
+    order = []
+    while ready:
+        order.append(most_urgent(ready, 0.0))
+        ready.remove(order[-1])
+    assert order == [urgent, start, encoding, step]
+
+
 def test_who_has_waited_too_long_goes_before_all_ranks_longest_first(make_job, make_step):
     urgent = make_step(make_job("interactive"), patience_at=8.0)
     old, older = (make_step(make_job("batch"), patience_at=at) for at in (6.0, 5.0))
