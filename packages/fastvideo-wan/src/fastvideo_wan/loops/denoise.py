@@ -24,7 +24,7 @@ from fastvideo_core.loop.policies.cfg import (
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.policies.experts import Expert, ExpertPolicy, SingleExpert, StepIndexExperts, TimestepExperts
 from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler
-from fastvideo_core.loop.state import LoopState
+from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_wan.loops.costs import context_cost, denoise_cost
@@ -87,7 +87,7 @@ class DenoiseState(LoopState):
         condition_1CTHW: Encoded image: with its mask as further channels, or in place of known frames.
         image_embeds_1ME: Tokens of the image encoder.
         num_known: Latent frames at the start that are given and not denoised.
-        plugin_state: State of interceptors, by plugin and branch.
+        plugin_state: States of interceptors, by interceptor, then by component and branch.
     """
 
     latents_1CTHW: torch.Tensor
@@ -108,7 +108,7 @@ class DenoiseState(LoopState):
     condition_1CTHW: torch.Tensor | None = None
     image_embeds_1ME: torch.Tensor | None = None
     num_known: int = 0
-    plugin_state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plugin_state: dict[str, dict[str, PluginState]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

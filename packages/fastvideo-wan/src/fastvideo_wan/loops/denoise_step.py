@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_core.loop.base import StepContext
+from fastvideo_core.loop.hooks import hooks_of, supports_hooks
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import (
     blend_known_frames,
@@ -29,8 +30,9 @@ from fastvideo_wan.loops.denoise import (
     DenoiseValues,
     RequestContext,
 )
+from fastvideo_wan.loops.intercepted import intercepted_velocities
 from fastvideo_wan.models.block import BlockInputs
-from fastvideo_wan.models.context import TextContext, split_context, stack_contexts
+from fastvideo_wan.models.context import TextContext, context_row, split_context, stack_contexts
 from fastvideo_wan.models.transformer import BlocksRunner, WanTransformer
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["run_step"]
 
 
+@supports_hooks("step", "block")
 def run_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[Any]], ctx: StepContext
 ) -> Sequence[StepResult[ContextValues] | StepResult[DenoiseValues]]:
@@ -99,7 +102,10 @@ def _image(transformer: WanTransformer, payload: ContextPayload) -> Tensor | Non
 def _denoise(
     transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext
 ) -> list[StepResult[DenoiseValues]]:
-    if payloads[0].is_exact:
+    hooks = hooks_of(ctx)
+    if hooks is not None:
+        velocities = intercepted_velocities(_Branches(transformer, ctx), payloads, hooks, ctx)
+    elif payloads[0].is_exact:
         velocities = [_exact_velocity(transformer, payload, ctx) for payload in payloads]
     else:
         velocities = list(_batched_velocity(transformer, payloads, ctx).split(1))
@@ -126,8 +132,39 @@ def _sampler_step(payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseVal
     return DenoiseValues(latents, state)
 
 
+class _Branches:
+    """Calls the transformer for interceptors."""
+
+    def __init__(self, transformer: WanTransformer, ctx: StepContext) -> None:
+        self._transformer = transformer
+        self._ctx = ctx
+
+    def all_branches(self, payloads: Sequence[DenoisePayload]) -> Sequence[Tensor]:
+        if payloads[0].is_exact:
+            outputs = [_exact_outputs(self._transformer, payload, self._ctx) for payload in payloads]
+            return [torch.cat(list(one.values())) for one in outputs]
+        rows = _batched_outputs(self._transformer, payloads, self._ctx)
+        return rows.split([len(payload.branches) for payload in payloads])
+
+    def one_branch(self, payload: DenoisePayload, branch: str, runner: BlocksRunner) -> Tensor:
+        transformer, index = self._transformer, payload.branches.index(branch)
+        rotary, latents = payload.context.rotary, _model_input(self._transformer, payload)
+        if payload.is_exact:
+            start = transformer.start_exact(latents, _exact_timesteps(transformer, payload), rotary=rotary)
+            return transformer.finish_exact(start, payload.context.prompts[index], blocks_runner=runner)
+        prompt = context_row(payload.context.prompts[0], index)
+        times = _fast_timesteps(transformer, [payload])
+        return transformer(latents, times, prompt, rotary=rotary, blocks_runner=runner)
+
+
 def _exact_velocity(transformer: WanTransformer, payload: DenoisePayload, ctx: StepContext) -> Tensor:
-    """Return the guided velocity of one request, branch after branch; what they share is computed once."""
+    """Return the guided velocity of one request."""
+    outputs = _exact_outputs(transformer, payload, ctx)
+    return payload.policy.combine(outputs, payload.guidance_scale, payload.sampler_step)
+
+
+def _exact_outputs(transformer: WanTransformer, payload: DenoisePayload, ctx: StepContext) -> dict[str, Tensor]:
+    """Return the velocity of each branch, one after the other; what they share is computed once."""
     start = transformer.start_exact(
         _model_input(transformer, payload), _exact_timesteps(transformer, payload), rotary=payload.context.rotary
     )
@@ -135,29 +172,37 @@ def _exact_velocity(transformer: WanTransformer, payload: DenoisePayload, ctx: S
     for branch, prompt in zip(payload.branches, payload.context.prompts, strict=True):
         outputs[branch] = transformer.finish_exact(start, prompt, **_runner(ctx, branch))
         ctx.tap(f"{branch}.velocity", outputs[branch])
-    return payload.policy.combine(outputs, payload.guidance_scale, payload.sampler_step)
+    return outputs
 
 
 def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
     """Return the guided velocities of a batch, (B, C, T, H, W); all branches of all requests are rows of one call."""
-    rows = [BranchRow(index, branch) for index, payload in enumerate(payloads) for branch in payload.branches]
-    outputs = transformer(
-        torch.cat([_model_input(transformer, payload) for payload in payloads]),
-        _fast_timesteps(transformer, payloads),
-        stack_contexts([prompts for payload in payloads for prompts in payload.context.prompts]),
-        latents_rows=[row.request for row in rows],
-        rotary=payloads[0].context.rotary,
-        **_runner(ctx, "rows"),
-    )
+    outputs = _batched_outputs(transformer, payloads, ctx)
     ctx.tap("rows.velocity", outputs)
     if all(payload.branches == (COND,) for payload in payloads):
-        return cast("Tensor", outputs)
+        return outputs
+    rows = [BranchRow(index, branch) for index, payload in enumerate(payloads) for branch in payload.branches]
     return combine_rows(
         [payload.policy for payload in payloads],
         rows,
         outputs,
         [payload.guidance_scale for payload in payloads],
         [payload.sampler_step for payload in payloads],
+    )
+
+
+def _batched_outputs(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
+    """Return the velocities of all branches of all requests, each a row."""
+    return cast(
+        "Tensor",
+        transformer(
+            torch.cat([_model_input(transformer, payload) for payload in payloads]),
+            _fast_timesteps(transformer, payloads),
+            stack_contexts([prompts for payload in payloads for prompts in payload.context.prompts]),
+            latents_rows=[index for index, payload in enumerate(payloads) for _ in payload.branches],
+            rotary=payloads[0].context.rotary,
+            **_runner(ctx, "rows"),
+        ),
     )
 
 

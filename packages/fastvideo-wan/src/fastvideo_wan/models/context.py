@@ -128,6 +128,14 @@ def split_context(context: TextContext, num_rows: Sequence[int]) -> list[TextCon
     return [TextContext(**{name: rows[index] for name, rows in parts.items()}) for index in range(len(num_rows))]
 
 
+def context_row(context: TextContext, row: int) -> TextContext:
+    """Return one row of a context, in the whole's memory."""
+    parts = {name: getattr(context, name) for name in _BATCH_AXES}
+    return TextContext(
+        **{name: None if part is None else part.narrow(_BATCH_AXES[name], row, 1) for name, part in parts.items()}
+    )
+
+
 _BATCH_AXES = {
     "keys_ZBLNK": 1,
     "values_ZBLNK": 1,

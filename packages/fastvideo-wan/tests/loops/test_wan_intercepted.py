@@ -1,0 +1,87 @@
+"""Interceptors on the shipped card, and on both experts of a small Wan 2.2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fastvideo_core.errors import PluginError
+from fastvideo_core.runtime.catalog import Catalog
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
+from fastvideo_core.runtime.scheduler.base import SchedulerConfig
+from fastvideo_testing.samples import HOLD, RECORD, REUSE, extensions_of
+from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
+
+SMALL = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory):
+    """A small Wan 2.2 with two experts."""
+    return build_wan_checkpoint(tmp_path_factory.mktemp("a14b"), "a14b-t2v")
+
+
+def latents(engine, prompt="a red circle", exact=False, plugins=None, **parameters):
+    given = {**SMALL, "seed": 5, **parameters}
+    request = engine.make_request(prompt, outputs=("latents",), exact=exact, parameters=given)
+    return engine.submit(request.model_copy(update={"plugins": plugins or {}}))
+
+
+def value(handle):
+    return handle.result(60).latents.latents
+
+
+@pytest.fixture(params=["shapes", "experts"])
+def card(request):
+    return "wan-shapes" if request.param == "shapes" else str(request.getfixturevalue("experts"))
+
+
+def open_with(card, *specs, **options):
+    return Engine.open(card, extensions=extensions_of(*specs, options=options or None))
+
+
+@pytest.mark.parametrize("spec", [HOLD, REUSE], ids=lambda spec: spec.name)
+def test_a_period_of_one_is_as_good_as_none(spec, card):
+    plugins = {f"interceptor.{spec.name}": {"period": 1}}
+    harmless = replace(spec, distribution_altering=False, declared_error=0.0)
+    with open_with(card, harmless) as engine, Engine.open(card) as plain:
+        exact, expected = (value(latents(one, exact=True, plugins=p)) for one, p in ((engine, plugins), (plain, None)))
+        np.testing.assert_array_equal(exact, expected)
+        fast, expected = (value(latents(one, plugins=p)) for one, p in ((engine, plugins), (plain, None)))
+    np.testing.assert_allclose(fast, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("spec", [HOLD, REUSE], ids=lambda spec: spec.name)
+def test_four_requests_together_are_as_each_alone(spec, card):
+    plugin = f"interceptor.{spec.name}"
+    asked = [(f"prompt {i}", {"seed": i, "num_inference_steps": 4 + i}, {plugin: {"period": 1 + i}}) for i in range(4)]
+    options = RuntimeOptions(scheduler=SchedulerConfig(max_batch=1))
+    with Engine.open(card, options=options, extensions=extensions_of(spec)) as engine:
+        alone = [value(latents(engine, prompt, plugins=p, **given)) for prompt, given, p in asked]
+        handles = [latents(engine, prompt, plugins=p, **given) for prompt, given, p in asked]
+        together = [value(handle) for handle in handles]
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_each_expert_has_states_of_its_own(experts):
+    with open_with(str(experts), REUSE, RECORD) as engine:
+        (record,) = (one.observer for one in engine.instance.hooks._observers.values())
+        handle = latents(engine, num_inference_steps=8)
+        value(handle)
+    steps = [(steps[0].batch_key.component, results[0].is_computed)
+             for steps, (results, _) in zip(record.started, record.finished, strict=True)
+             if steps[0].batch_key.loop_kind.endswith(".step")]  # fmt: skip
+    first = {component: next(done for one, done in steps if one == component) for component, _ in steps}
+    assert first == {"transformer": True, "transformer_2": True}, "an expert begins with nothing to use again"
+    assert not all(done for _, done in steps)
+
+
+def test_a_step_cache_on_a_distilled_card_is_refused_before_its_weights():
+    card = Catalog.installed().find("fastwan2.2-ti2v-5b")
+    with pytest.raises(
+        PluginError, match="needs 8 steps or more, and the weights of fastwan2.2-ti2v-5b were made for 3"
+    ):
+        Engine.open(card, extensions=extensions_of(replace(HOLD, needs_steps_at_least=8)))
