@@ -27,6 +27,8 @@ _PULL = 0.02
 _LEAST_PULL = 1e-9
 # A coefficient that a step would make zero starts the next at this share of what it was, so that it may rise again.
 _REVIVED = 0.1
+# Predictions below that say nothing that could be gone on with in proportion.
+_NOTHING_S = 1e-12
 _SMALLEST = (1e-7, 1e-8, 1e-17, 1e-15)
 
 
@@ -190,7 +192,7 @@ class MonotoneMap:
         index = bisect_left(starts, value)
         if index == 0 or index == len(starts):
             edge = min(index, len(starts) - 1)
-            return ends[edge] * (value / starts[edge]) if starts[edge] > 0 else ends[edge]
+            return ends[edge] * (value / starts[edge]) if starts[edge] > _NOTHING_S else ends[edge]
         left, right = starts[index - 1], starts[index]
         share = (value - left) / (right - left)
         return ends[index - 1] + share * (ends[index] - ends[index - 1])
