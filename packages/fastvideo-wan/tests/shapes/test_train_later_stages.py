@@ -28,6 +28,7 @@ from fastvideo_wan.shapes.train.latents_stage import (
     load_vae,
     read_latents,
     rotate_latents,
+    wanted_files,
     write_latents,
 )
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer, tokenize
@@ -78,6 +79,11 @@ def test_files_hold_the_latents_of_the_scenes_that_they_name(
     vae = load_vae(with_latents.folder / VAE_FOLDER)
     expected = vae.normalize(encode_scenes(vae, drawn, bucket))
     assert torch.allclose(latents.float(), expected, atol=5e-3)
+
+
+def test_files_are_written_in_the_order_in_which_steps_need_them(tiny: TrainConfig) -> None:
+    names = [(bucket.name, index) for bucket, index in wanted_files(tiny)]
+    assert names == [("17x64x64", 0), ("1x48x80", 0), ("17x64x64", 1)]
 
 
 def test_a_step_uses_only_the_clips_that_it_may(with_latents: TrainConfig) -> None:

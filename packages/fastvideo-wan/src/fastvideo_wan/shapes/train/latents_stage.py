@@ -124,12 +124,18 @@ def write_latents(worker: Worker, config: TrainConfig) -> None:
         prepare_vae(config)
     worker.sum(torch.zeros(1))  # wait for the first process
     vae = load_vae(config.folder / VAE_FOLDER)
-    wanted = [(bucket, index) for bucket in config.buckets for index in range(num_files(config, bucket))]
+    wanted = wanted_files(config)
     for number, (bucket, index) in enumerate(wanted[worker.rank :: worker.num_workers]):
         path = latents_path(config, bucket, index)
         if not path.exists():
             _write_file(path, vae, file_scenes(config, bucket, index), bucket, config.device)
             print(f"latents {number * worker.num_workers + worker.rank + 1}/{len(wanted)}", flush=True)
+
+
+def wanted_files(config: TrainConfig) -> list[tuple[Bucket, int]]:
+    """Return all files, the same part of each bucket at a time, as a transformer that learns meanwhile needs them."""
+    files = [(bucket, index) for bucket in config.buckets for index in range(num_files(config, bucket))]
+    return sorted(files, key=lambda file: file[1] / num_files(config, file[0]))
 
 
 def num_files(config: TrainConfig, bucket: Bucket) -> int:
