@@ -1,6 +1,7 @@
 """The cost model: device-seconds of a call from its batch key, the cost of a step and the number of plans.
 
-One object serves the scheduler, admission and whoever places work on several devices. It is used from one thread.
+One object serves the scheduler, admission and whoever places work on several devices. It is used from one thread;
+only `report` may be asked for from others.
 
 How a prediction is made, best first: the decaying mean of calls of the very size; a curve through the sizes seen of
 the same shape; a line, bent to what was seen, of the same kind of work; a line of similar kinds; the device's prior.

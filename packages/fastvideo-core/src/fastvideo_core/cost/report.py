@@ -81,7 +81,7 @@ class CostReport:
 
 def make_report(device: DeviceIdentity, groups: Iterable[Group]) -> CostReport:
     """Return the report of some kinds of work."""
-    measured = [group for group in groups if group.num_seen]
+    measured = [group for group in tuple(groups) if group.num_seen]
     errors = [error for group in measured for error in _errors(group, *Level)]
     return CostReport(
         device=device,
@@ -102,4 +102,5 @@ def _report_group(group: Group) -> GroupReport:
 
 
 def _errors(group: Group, *levels: Level) -> list[float]:
-    return [abs(1.0 / ratio - 1.0) for level in levels for ratio in group.ratios[level]]
+    # A copy of each: reports are asked for from other threads, while measurements come in.
+    return [abs(1.0 / ratio - 1.0) for level in levels for ratio in tuple(group.ratios[level])]

@@ -84,5 +84,6 @@ class CancelState:
         Raises:
             CancelledError: With the scope and the reason.
         """
-        if (why := self.reason(scope)) is not None:
+        # Asked at every step, and seldom is anything cancelled.
+        if self._reasons and (why := self.reason(scope)) is not None:
             raise CancelledError(f"{scope.path()}: {why}")
