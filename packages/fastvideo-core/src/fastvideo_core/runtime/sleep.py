@@ -20,7 +20,7 @@ from fastvideo_core.errors import CheckpointError, ParameterError
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import LoadedComponent
 
-__all__ = ["Reload", "SleepMode", "SleepingComponent", "choose_mode", "put_to_sleep", "wake_all"]
+__all__ = ["Reload", "SleepMode", "SleepingComponent", "choose_mode", "let_go", "put_to_sleep", "wake_all"]
 
 SleepMode = Literal["drop", "host"]
 """`drop` forgets the weights, to be read again; `host` keeps them in pinned host memory."""
