@@ -315,8 +315,6 @@ class ControlPlane:
             task.is_in_flight = False
             step.handle = None  # the plan holds the tensors that the step read
             active = task.active
-            if active.run.cancel.is_cancelled:
-                self._keep(active)
             if isinstance(one, BaseException):
                 self._drop_claim(task)
                 self._resume(task, error=one)
@@ -353,7 +351,6 @@ class ControlPlane:
                 continue
             scope = run.scope if task.node.kind == "artifact" else run.scope.child("loop", task.node.node_id)
             if (error := _cancellation(run, scope)) is not None:
-                self._keep(active)
                 self._resume(task, error=error)
                 self._pump()
                 return
@@ -362,6 +359,8 @@ class ControlPlane:
         """End a request early; what it holds of finished latents is saved first, on the device plane."""
         active = task.active
         active.tasks[task] = None  # if it is not there any more, its coroutine is closed with the others
+        if isinstance(error, CancelledError):
+            self._keep(active)
         self._close_tasks(active)
         nodes = [] if isinstance(error, (CancelledError, WorkerLostError)) or active.error else active.run.salvage()
         if not nodes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastvideo_core.errors import ExecutionError, FastVideoError
+from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
 from fastvideo_core.loop.hooks import RunHooks
@@ -325,6 +325,10 @@ class RequestRun:
         self.loop_runs[node.node_id] = run
         try:
             return await drive(run, context)
+        except CancelledError:
+            # What has been committed can be saved, to be taken up again.
+            self._saved[node.node_id] = RunningNode(node.loop, run.state, run.num_committed)
+            raise
         except FastVideoError:
             raise
         except (Exception, SystemExit) as error:  # steps are guarded; this is the loop's own code, on the control plane
