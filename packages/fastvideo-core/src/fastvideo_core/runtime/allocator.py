@@ -36,4 +36,5 @@ def keep_freed_memory() -> bool:
         return False
     # One arena for all threads: those of later threads hold no block above 64 MiB.
     settings = ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES))
-    return sum(mallopt(name, value) for name, value in settings) == len(settings)
+    taken: int = sum(mallopt(name, value) for name, value in settings)
+    return taken == len(settings)
