@@ -78,6 +78,7 @@ class ControlPlane:
         self._rebuild = rebuild
         self._is_lost = False
         self._has_failed = False
+        self._num_pauses = 0
         self._actives: dict[str, Active] = {}
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
@@ -122,6 +123,24 @@ class ControlPlane:
         self.call(lambda: self._device.exclusively(function, partial(_settle_future, answer)))
         return answer.result()
 
+    def pause(self) -> None:
+        """Begin no further step, and wait until those in progress have ended; from any other thread."""
+
+        def begin() -> None:
+            self._num_pauses += 1
+
+        self.call(begin)
+        self.exclusively(lambda: None)
+
+    def go_on(self) -> None:
+        """End one pause."""
+
+        def end() -> None:
+            self._num_pauses -= 1
+            self._pump()
+
+        self.call(end)
+
     def accept(self, active: Active) -> None:
         """Take a request.
 
@@ -162,7 +181,7 @@ class ControlPlane:
 
     def _pump(self) -> None:
         """Start what can start, and give every idle worker something to do."""
-        if self._is_lost:
+        if self._is_lost or self._num_pauses:
             return
         now = time.monotonic()
         self._start_jobs(now)
@@ -265,7 +284,7 @@ class ControlPlane:
             wishes.append(wish)
         first = wishes[0]
         if isinstance(first, HostWork):
-            work: Callable[[], Any] = partial(_guarded, first)
+            work: Callable[[], Any] = first.do
         else:
             assert self._instance is not None, "no step is left when the control plane is closed"
             work = partial(self._run_call, self._instance, wishes)
@@ -367,7 +386,7 @@ class ControlPlane:
             self._end(active, active.error or error)
             return
         active.error = error
-        saving = Task(active, None, _salvage(active.run, nodes))
+        saving = Task(active, None, active.run.save(nodes))
         active.tasks[saving] = None
         self._resume(saving)
 
@@ -473,30 +492,9 @@ def _settle_future(future: Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-def _guarded(work: HostWork) -> Any:
-    """Do host work; whatever it raises ends one request and not the worker."""
-    try:
-        return work.function()
-    except BaseException as error:
-        failure = as_failure(error, work.where)
-        if failure is error:
-            raise
-        raise failure from error
-
-
 def _cancellation(run: RequestRun, scope: Any) -> CancelledError | None:
     try:
         run.cancel.check(scope)
     except CancelledError as error:
         return error
     return None
-
-
-async def _salvage(run: RequestRun, nodes: list[Any]) -> dict[str, Artifact]:
-    """Return the latents that a failing request has; what cannot be saved is left out, since it has failed already."""
-    saved = {}
-    for node in nodes:
-        where = f"{run.scope.path()}: the artifact {node.node_id}"
-        with suppress(FastVideoError):
-            saved[node.node_id] = await run.on_device(partial(run.make_artifact, node), where)
-    return saved

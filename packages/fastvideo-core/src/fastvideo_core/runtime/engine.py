@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -318,6 +319,18 @@ class Engine:
         """Bring components' weights back, to the bit as they were; None wakes all. See `ModelInstance.wake`."""
         instance = self.instance
         return self._control.exclusively(lambda: instance.wake(components))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Begin no step while the context is open; those in progress end first. Requests are accepted meanwhile.
+
+        Not to be entered in an event's callback.
+        """
+        self._control.pause()
+        try:
+            yield
+        finally:
+            self._control.go_on()
 
     def close(self) -> None:
         """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,6 +84,20 @@ class HostWork:
 
     function: Callable[[], Any]
     where: str
+
+    def do(self) -> Any:
+        """Do it; whatever it raises ends one request and not the worker.
+
+        Raises:
+            FastVideoError: Why it failed.
+        """
+        try:
+            return self.function()
+        except BaseException as error:
+            failure = as_failure(error, self.where)
+            if failure is error:
+                raise
+            raise failure from error
 
 
 class _Asked:
@@ -297,6 +313,15 @@ class RequestRun:
             and isinstance(self.results.get(node.source.node), LoopResult)
         ]
 
+    async def save(self, nodes: list[ArtifactNode]) -> dict[str, Artifact]:
+        """Make artifacts of a request that fails; what cannot be made is left out, since it has failed already."""
+        saved = {}
+        for node in nodes:
+            with suppress(FastVideoError):
+                where = f"{self.scope.path()}: the artifact {node.node_id}"
+                saved[node.node_id] = await self.on_device(partial(self.make_artifact, node), where)
+        return saved
+
     def on_device(self, function: Callable[[], Any], where: str) -> Awaitable[Any]:
         """Ask for host work on the device plane."""
         return _Asked(HostWork(function, where))
@@ -313,7 +338,7 @@ class RequestRun:
         loop = self._instance.loop(node.loop)
         saved = self._saved.pop(node.node_id, None)
         if saved is None:
-            request = self._loop_request(node, scope)
+            request = self.loop_request(node, scope)
             where = f"{scope.path()}: the start of {node.loop}"
             start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
             saved = RunningNode(node.loop, await _Asked(start), 0)
@@ -382,7 +407,8 @@ class RequestRun:
         given = ", ".join(result.outputs) or "nothing"
         raise ExecutionError(f"{self.scope.path()}: loop {edge.node} gave no {edge.output!r}; it gave {given}")
 
-    def _loop_request(self, node: ModelLoopNode, scope: CancelScope) -> LoopRequest:
+    def loop_request(self, node: ModelLoopNode, scope: CancelScope) -> LoopRequest:
+        """Return what a loop is started with, once its sources have ended."""
         request = self.prepared.request
         return LoopRequest(
             request_id=request.request_id,

@@ -52,6 +52,7 @@ def make_card(facts: WanFacts) -> ModelCard:
         recipe=facts.recipe,
         parity=ParitySpec(tests=tests, batch_invariant=False, batch_max_relative_error=1e-4),
         caches={
+            "text_features": CacheContract(cache_class="feature", component="text_encoder", shareable=True),
             "text_kv": CacheContract(cache_class="feature", component="transformer", keyed_by=("input_hashes",)),
             "vae_features": CacheContract(cache_class="residual", component="vae"),
         },
@@ -147,6 +148,8 @@ def _text_loop(options: dict[str, Any]) -> LoopSpec:
         step_cost_model=_COST,
         components=("tokenizer", "text_encoder"),
         check=f"{module}:check_prompts",
+        can_batch=f"{module}:can_share_call",
+        cache_policy=CachePolicy(reads=("text_features",), writes=("text_features",)),
         outputs=("embeds",),
         outputs_schema=f"{module}:TextOutputs",
         options=options,

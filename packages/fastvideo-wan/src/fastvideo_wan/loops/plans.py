@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import ModelView
+from fastvideo_core.loop.sharing import result_key
 from fastvideo_core.loop.work import (
     BatchKey,
     CachePlan,
@@ -47,6 +49,7 @@ def make_plan(
     num_steps: int,
     loop_kind: str = "",
     emits: tuple[EmitSpec, ...] = (),
+    shared_inputs: Mapping[str, Any] | None = None,
 ) -> WorkPlan[PayloadT]:
     """Return the plan of one step.
 
@@ -63,29 +66,32 @@ def make_plan(
         num_steps: Steps that the loop takes.
         loop_kind: Which of the loop's steps it is, where there are several kinds; else the loop.
         emits: Sinks that the result fills.
+        shared_inputs: All that decides the result, where requests may share it.
     """
+    key = BatchKey(
+        instance_id=model.instance_id,
+        component=component,
+        loop_kind=loop_kind or spec.loop_id,
+        shape_sig=shape,
+        precision=model.precision,
+        weights_version=model.weights_version,
+        profile=state.profile,
+        variant="exact" if state.is_exact else "fast",
+    )
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
         resources=ResourceRequest(cost, sinks=len(emits)),
-        cache=CachePlan(),
+        cache=CachePlan(result_key=None if shared_inputs is None else result_key(model, key, **shared_inputs)),
         placement=PlacementHint(),
         cancel_scope=state.scope,
         emits=emits,
-        batch_key=BatchKey(
-            instance_id=model.instance_id,
-            component=component,
-            loop_kind=loop_kind or spec.loop_id,
-            shape_sig=shape,
-            precision=model.precision,
-            weights_version=model.weights_version,
-            profile=state.profile,
-            variant="exact" if state.is_exact else "fast",
-        ),
+        batch_key=key,
         payload=payload,
         step_index=step_index,
         num_steps=num_steps,
         profile=state.profile,
+        max_batch=1 if state.is_exact else None,  # exact means a batch of one
     )

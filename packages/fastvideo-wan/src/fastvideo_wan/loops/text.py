@@ -34,9 +34,13 @@ __all__ = [
     "TextRow",
     "TextState",
     "TextValues",
+    "can_share_call",
     "check_prompts",
     "run_step",
 ]
+
+SHORT_TOKENS = 16
+"""Prompts of no more tokens share a call whatever their lengths: a call costs more than their padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class TextEncodeLoop:
             cost=text_cost(self._model.config("text_encoder"), pad_to),
             step_index=index,
             num_steps=len(state.branches),
+            shared_inputs={"token_ids": ids, "length": state.length},
         )
 
     def advance(self, state: TextState, result: StepResult[TextValues]) -> TextState:
@@ -188,6 +193,12 @@ def check_prompts(
     texts = _texts(spec, parameters, inputs).values()
     found = [(name, ", ".join(tokenizer.unknown_words(text))) for name, text in texts]
     return [f"{name}: the model does not know these words: {words}" for name, words in found if words]
+
+
+def can_share_call(one: WorkPlan[TextPayload], other: WorkPlan[TextPayload]) -> bool:
+    """Tell whether two prompts share a call: padded to the longer one, neither grows to more than twice its length."""
+    first, second = one.payload.pad_to, other.payload.pad_to
+    return max(first, second) <= max(2 * min(first, second), SHORT_TOKENS)
 
 
 def run_step(
