@@ -4,8 +4,9 @@ A baseline with m GPUs costs m GPU-hours an hour and has a worst chunk latency w
 
 - At equal cost: a policy that took c GPU-hours is compared with w at c, on the straight line between the two whole
   fleet sizes beside c.
-- At equal latency: with the policy's worst latency x, the smallest m with w(m) <= x is found by doubling and halving,
-  and the cost is where the line from m - 1 to m meets x. A baseline may have up to four times the policy's most GPUs;
+- At equal latency: with the policy's worst latency x, an m with w(m) <= x is found whose neighbour below has more, by
+  doubling and halving, and the cost is where the line between the two meets x. From 100 GPUs on, neighbours are 1 % of
+  the fleet apart, below they are whole sizes. A baseline may have up to four times the policy's most GPUs;
   if that is not enough, its cost counts as that much, which understates what the policy saves.
 
 The oracle is a bound: it knows the trace, moves sessions for free, and nobody waits for the batch in flight. At cost c
@@ -105,7 +106,7 @@ class Setting:
             if high == most:
                 return most * self.hours, False
             low, high = high, min(high * 2, most)
-        while high - low > 1:
+        while high - low > max(high // 100, 1):
             middle = (low + high) // 2
             if self.worst(baseline, middle, measure) > latency_s:
                 low = middle

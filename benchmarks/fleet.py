@@ -27,7 +27,7 @@ from _fleet import MEASURES, Oracle, Setting
 from fastvideo_fleet.control.minmax import min_max_plan
 from fastvideo_fleet.control.registry import make_policy
 from fastvideo_fleet.fleet import calibrated_fleet
-from fastvideo_fleet.oracle.budget import experienced_utilization, plan_slots, slot_means, slot_peaks
+from fastvideo_fleet.oracle.budget import experienced_utilization, plan_slots, slot_peaks
 from fastvideo_fleet.oracle.placement import best_placement
 from fastvideo_fleet.sim.result import SimulationResult
 from fastvideo_fleet.sim.simulator import simulate
@@ -80,19 +80,18 @@ def autoscale_gaps(setting: Setting, result: SimulationResult) -> dict[str, floa
     """
     one = setting.fleet.classes[0]
     demand, most = setting.demand, setting.max_gpus
-    means = slot_means(demand)
+    peaks = slot_peaks(demand)
     low, high = 0.01, 2.0
     for _ in range(50):
         target = (low + high) / 2
-        needed = np.minimum(np.ceil(means / (one.max_sessions * target)).astype(np.int64), most)
+        needed = np.minimum(np.ceil(peaks / (one.max_sessions * target)).astype(np.int64), most)
         plan = plan_slots(needed, max_gpus=most, start_s=one.start_s)
         reached = experienced_utilization(demand, plan.gpus, one.max_sessions)
         if abs(reached / result.experienced_utilization - 1) < 0.001:
             break
         low, high = (low, target) if reached > result.experienced_utilization else (target, high)
     level = result.max_sessions_on_worker
-    peaks = np.minimum(-(-slot_peaks(demand) // level), most)
-    worst = plan_slots(peaks, max_gpus=most, start_s=one.start_s)
+    worst = plan_slots(np.minimum(-(-peaks // level), most), max_gpus=most, start_s=one.start_s)
     seconds = result.gpu_hours * 3600
     return {
         "experienced": seconds / plan.gpu_seconds - 1,
@@ -101,7 +100,9 @@ def autoscale_gaps(setting: Setting, result: SimulationResult) -> dict[str, floa
     }
 
 
-def policies_on_traces(fleets: Sequence[tuple[str, int]], seeds: Sequence[int]) -> dict[str, Any]:
+def policies_on_traces(
+    fleets: Sequence[tuple[str, int]], seeds: Sequence[int], latency_weight: float
+) -> dict[str, Any]:
     """Run all policies on all traces and return the figures and rows."""
     rows: list[dict[str, Any]] = []
     gaps: list[dict[str, Any]] = []
@@ -112,10 +113,10 @@ def policies_on_traces(fleets: Sequence[tuple[str, int]], seeds: Sequence[int]) 
             setting = Setting.of(calibration, max_gpus, seed)
             oracle = Oracle.of(setting)
             for policy in POLICIES:
-                result = setting.run(policy)
+                result = setting.run(policy, latency_weight)
                 rows += compare(setting, oracle, result)
                 gaps.append({"policy": policy, "fleet": calibration, "seed": seed, **autoscale_gaps(setting, result)})
-            for policy in ABLATIONS:
+            for policy in ABLATIONS if seed == seeds[0] else ():
                 result = setting.run(policy)
                 ablations.append(
                     {
@@ -212,12 +213,13 @@ def main() -> None:
     parser.add_argument("--only", choices=("policies", "placement", "decide", "day"), help="one part")
     parser.add_argument("--fleets", help="names of fleets, joined by commas (default: all four)")
     parser.add_argument("--seeds", help="seeds, joined by commas (default: 1 to 6)")
+    parser.add_argument("--latency-weight", type=float, default=1.0, help="of the policies (default: %(default)s)")
     args = parser.parse_args()
     fleets = [one for one in FLEETS if args.fleets is None or one[0] in args.fleets.split(",")]
     seeds = SEEDS if args.seeds is None else tuple(map(int, args.seeds.split(",")))
     figures: dict[str, Any] = {}
     if args.only in (None, "policies"):
-        figures |= policies_on_traces(fleets, seeds)
+        figures |= policies_on_traces(fleets, seeds, args.latency_weight)
     if args.only in (None, "placement"):
         figures |= placement_gaps(args.rounds)
     if args.only in (None, "decide"):

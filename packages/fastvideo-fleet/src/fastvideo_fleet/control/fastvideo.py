@@ -31,6 +31,10 @@ _MOVING = frozenset({Signal.READY, Signal.FAILED, Signal.STOPPED, Signal.TICK})
 """Signals upon which sessions may be moved; otherwise they are only when a worker goes over the aim."""
 
 
+_LEVEL_SHARE = 32
+"""One of so many workers may give a session away for the sake of even batches, each time the fleet is planned."""
+
+
 @dataclass(frozen=True, slots=True)
 class FastVideoSettings:
     """What may be tuned.
@@ -58,11 +62,11 @@ class FastVideoSettings:
     target_utilization: float = 0.85
     hedge: float = 1.0
     hedge_share: float = 0.99
-    burst_guess: float = 4.0
+    burst_guess: float = 6.0
     relay_wait_s: float = 0.2
     max_relays: int = 2
-    hold_s: float = 10.0
-    settle_s: float = 240.0
+    hold_s: float = 20.0
+    settle_s: float = 60.0
     plan_every_s: float = 1.0
     migration_weight: float = 1.0
     max_moves: int = 64
@@ -124,6 +128,8 @@ class FastVideo:
             for model in self._models:
                 self._rebalance(draft, decision, model)
                 self._empty(draft, decision, model)
+                if event.signal == Signal.TICK:
+                    self._level(draft, decision, model)
         if is_due or (self.settings.can_scale and len(decision.place) < len(view.waiting)):
             self._next_plan_s = view.now_s + self.settings.plan_every_s
             for index, model in enumerate(self._models):
@@ -263,6 +269,21 @@ class FastVideo:
             while view.chunk_s[view.class_of[slot], draft.count[slot]] > aim:
                 if not self._move_one(draft, decision, int(slot), slots, aim, worst):
                     break
+
+    def _level(self, draft: Draft, decision: Decision, model: _Model) -> None:
+        """Move sessions from long batches to short ones, a few at a time, where the moved one loses nothing by it."""
+        view = draft.view
+        slots = draft.serving(model.index)
+        times = view.chunk_s[view.class_of[slots], draft.count[slots]]
+        num_left = max(len(slots) // _LEVEL_SHARE, 1)
+        for place in np.argsort(-times, kind="stable"):
+            source = int(slots[place])
+            if num_left == 0 or draft.count[source] == 0:
+                return
+            aim = float(view.chunk_s[view.class_of[source], draft.count[source] - 1])
+            if float(draft.next_chunk_s(slots).min()) > aim:
+                return
+            num_left -= self._move_one(draft, decision, source, slots, aim, float(times[place]))
 
     def _move_one(self, draft: Draft, decision: Decision, source: int, slots: Slots, aim: float, limit: float) -> bool:
         """Move the smallest session off a worker, to where its next chunk is done first; say whether one was moved.

@@ -175,7 +175,7 @@ def plan_slots(needed: Counts, *, max_gpus: int, start_s: float, slot_s: float =
 
 
 def experienced_utilization(demand: Demand, gpus: Counts, capacity: int, slot_s: float = 60.0) -> float:
-    """Return the mean over session-seconds of sessions over places, when sessions are spread evenly.
+    """Return the mean over session-seconds of sessions over places, when sessions are spread as evenly as can be.
 
     Chunk time grows with it in a straight line, so plans of equal experienced utilization give equal mean chunk times.
 
@@ -187,13 +187,14 @@ def experienced_utilization(demand: Demand, gpus: Counts, capacity: int, slot_s:
     """
     edges = np.arange(len(gpus)) * slot_s
     times = np.unique(np.concatenate([demand.time_s, edges]))
-    count = demand.count[np.searchsorted(demand.time_s, times, side="right") - 1].astype(np.float64)
-    places = gpus[np.searchsorted(edges, times, side="right") - 1] * float(capacity)
-    seated = np.minimum(count, places)
+    count = demand.count[np.searchsorted(demand.time_s, times, side="right") - 1]
+    held = gpus[np.searchsorted(edges, times, side="right") - 1]
+    seated = np.minimum(count, held * capacity)
+    each, more = np.divmod(seated, np.maximum(held, 1))
+    squares = (held - more) * each**2 + more * (each + 1) ** 2
     widths = np.diff(np.append(times, demand.duration_s))
     weight = float(np.dot(seated, widths))
-    shares = np.divide(seated, places, out=np.zeros_like(seated), where=places > 0)
-    return float(np.dot(seated * shares, widths)) / weight if weight else 0.0
+    return float(np.dot(squares, widths)) / (capacity * weight) if weight else 0.0
 
 
 def unavoidable_wait_s(trace: Trace, places: int) -> float:
