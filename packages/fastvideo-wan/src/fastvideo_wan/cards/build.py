@@ -34,6 +34,9 @@ NUM_TRAIN_TIMESTEPS = 1000
 _MAX_STEP_PIXELS = 81 * 480 * 832 // 4
 """Pixels that one decode step makes at most: a quarter of the usual clip, so that others are not kept waiting."""
 
+_MAX_VAE_BATCH = 8
+"""Clips that share a call of the VAE: more save nothing, since its convolutions are large."""
+
 _MAX_SEED = 2**63 - 1
 
 
@@ -152,11 +155,13 @@ def _text_loop(options: dict[str, Any]) -> LoopSpec:
         cache_policy=CachePolicy(reads=("text_features",), writes=("text_features",)),
         outputs=("embeds",),
         outputs_schema=f"{module}:TextOutputs",
+        estimate=f"{_ESTIMATES}:estimate_text",
         options=options,
     )
 
 
 _COST = "fastvideo_wan.loops.costs:plan_cost"
+_ESTIMATES = "fastvideo_wan.loops.estimates"
 
 
 def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
@@ -177,6 +182,7 @@ def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
         components=(*experts, "vae"),
         outputs=("latents",),
         outputs_schema=f"{module}:DenoiseOutputs",
+        estimate=f"{_ESTIMATES}:estimate_denoise",
         is_generative=True,
         pinned=pinned,
         options={**options, "sampler_options": {**facts.sampler_options, **few_steps}},
@@ -197,7 +203,9 @@ def _decode_loop() -> LoopSpec:
         step_cost_model=_COST,
         components=("vae",),
         outputs=("frames",),
+        max_batch=_MAX_VAE_BATCH,
         outputs_schema=f"{module}:DecodeOutputs",
+        estimate=f"{_ESTIMATES}:estimate_decode",
         options={"max_step_pixels": _MAX_STEP_PIXELS},
         cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
     )
@@ -215,7 +223,9 @@ def _condition_loop(facts: WanFacts) -> LoopSpec:
         step_cost_model=_COST,
         components=("vae",),
         outputs=("condition",),
+        max_batch=_MAX_VAE_BATCH,
         outputs_schema=f"{module}:ConditionOutputs",
+        estimate=f"{_ESTIMATES}:estimate_condition",
         options={"is_blended": facts.conditioning == "first_frame"},
         cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
     )
@@ -234,6 +244,7 @@ def _vision_loop() -> LoopSpec:
         components=("image_processor", "image_encoder"),
         outputs=("embeds",),
         outputs_schema=f"{module}:ImageOutputs",
+        estimate=f"{_ESTIMATES}:estimate_vision",
     )
 
 
@@ -288,6 +299,10 @@ def _parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
         "fps": ParameterSpec(
             type="number", default=facts.fps, minimum=0.1, maximum=240, unit="frames a second",
             description="Frame rate written to the file; the model's own motion is made for the default.",
+        ),
+        "vae_tiling": ParameterSpec(
+            type="boolean", default=False,
+            description="Decode large frames in overlapping tiles: less memory, faint seams.",
         ),
     }  # fmt: skip
     return {**parameters, **_guidance_parameters(facts)}

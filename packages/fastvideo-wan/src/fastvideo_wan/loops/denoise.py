@@ -27,10 +27,11 @@ from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, g
 from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
-from fastvideo_wan.loops.costs import context_cost, denoise_cost
+from fastvideo_wan.loops.costs import IMAGE_TOKENS, context_bytes, context_cost, denoise_cost, denoise_peak_bytes
 from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.plans import make_plan
-from fastvideo_wan.loops.text import EncodedText
+from fastvideo_wan.loops.text import EncodedText, text_bucket
+from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import TextContext
 from fastvideo_wan.models.rope import RotaryTables
 
@@ -43,9 +44,6 @@ __all__ = [
     "DenoiseState",
     "DenoiseValues",
 ]
-
-TOKEN_GROUP = 8
-"""Texts are cut to a multiple of so many tokens."""
 
 Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
 Experts = SingleExpert | TimestepExperts | StepIndexExperts
@@ -296,7 +294,7 @@ class DenoiseLoop:
             latents_1CTHW=state.latents_1CTHW,
             text=state.text,
             branches=state.branches,
-            num_tokens=max(_num_kept(row.embeds_1LE.shape[1], row.length) for row in rows),
+            num_tokens=max(text_bucket(row.embeds_1LE.shape[1] + 1, row.length) for row in rows),
             image_embeds_1ME=state.image_embeds_1ME,
             is_exact=state.is_exact,
         )
@@ -324,11 +322,7 @@ class DenoiseLoop:
     def _plan(
         self, state: DenoiseState, expert: Expert, payload: ContextPayload | DenoisePayload, kind: WorkKind
     ) -> WorkPlan[ContextPayload | DenoisePayload]:
-        is_context = isinstance(payload, ContextPayload)
-        _, _, frames, rows, columns = state.latents_1CTHW.shape
-        shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
-        if isinstance(payload, ContextPayload):
-            shape = ShapeSignature.of(tokens=payload.num_tokens)
+        needs = self._needs(state, expert, payload)
         return make_plan(
             self._spec,
             self._model,
@@ -336,28 +330,70 @@ class DenoiseLoop:
             payload,
             component=expert.component,
             kind=kind,
-            shape=shape,
-            cost=self._cost(state, expert, shape, is_context=is_context),
+            shape=needs.shape,
+            cost=needs.cost,
+            peak_bytes=needs.peak_bytes,
+            resident_bytes=needs.resident_bytes,
             step_index=state.num_planned,
             num_steps=state.num_plans,
-            loop_kind=f"{self._spec.loop_id}.{'context' if is_context else 'step'}",
+            loop_kind=f"{self._spec.loop_id}.{'context' if isinstance(payload, ContextPayload) else 'step'}",
         )
 
-    def _cost(self, state: DenoiseState, expert: Expert, shape: ShapeSignature, *, is_context: bool) -> StepCost:
-        config = self._model.config(expert.component)
+    def _needs(self, state: DenoiseState, expert: Expert, payload: ContextPayload | DenoisePayload) -> StepNeeds:
+        config, num_rows = self._model.config(expert.component), len(state.branches)
         length = next(iter(state.text.rows.values())).length
-        if is_context:
-            return context_cost(config, length, len(state.branches))
-        return denoise_cost(config, dict(shape.dims), length, len(state.branches))
+        if isinstance(payload, ContextPayload):
+            num_tokens = length if state.is_exact else payload.num_tokens
+            return context_needs(config, num_tokens, num_rows, length=length)
+        _, channels, frames, rows, columns = state.latents_1CTHW.shape
+        return step_needs(
+            config, (channels, frames, rows, columns), text_tokens=length, num_rows=num_rows, is_exact=state.is_exact
+        )
 
 
-def _num_kept(num_tokens: int, length: int) -> int:
-    """Return to how many tokens a text is cut when its padding is merged.
+@dataclass(frozen=True, slots=True)
+class StepNeeds:
+    """What a step of one kind needs: shapes, cost, the most bytes during it, and bytes that the state keeps of it."""
 
-    In groups, so that requests with texts of about the same length share a call, and a text has the same keys in any
-    company.
+    shape: ShapeSignature
+    cost: StepCost
+    peak_bytes: int
+    resident_bytes: int
+
+
+def context_needs(config: WanTransformerConfig, num_tokens: int, num_rows: int, *, length: int) -> StepNeeds:
+    """Return what the keys and values of `num_rows` texts of `num_tokens` tokens need.
+
+    Args:
+        config: The transformer.
+        num_tokens: Tokens that are kept of each text.
+        num_rows: Texts: one a branch.
+        length: Tokens that each text has before.
     """
-    return min(length, -(-(num_tokens + 1) // TOKEN_GROUP) * TOKEN_GROUP)
+    kept = context_bytes(config, num_tokens, num_rows)
+    # Padded texts, and a copy that is cut; images in their embedder; each layer's keys and values before they join.
+    texts = 2 * 4 * num_rows * length * config.text_dim
+    if config.image_dim is not None:
+        texts += 4 * 4 * num_rows * IMAGE_TOKENS * config.image_dim
+    shape = ShapeSignature.of(tokens=num_tokens)
+    return StepNeeds(shape, context_cost(config, num_tokens, num_rows), texts + 3 * kept, kept)
+
+
+def step_needs(
+    config: WanTransformerConfig,
+    latent_shape: tuple[int, int, int, int],
+    *,
+    text_tokens: int,
+    num_rows: int,
+    is_exact: bool,
+) -> StepNeeds:
+    """Return what a sampler step of `num_rows` branches needs; the shape is channels, frames, rows, columns."""
+    channels, frames, rows, columns = latent_shape
+    shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
+    dims = dict(shape.dims)
+    sample = 4 * channels * frames * rows * columns
+    peak = denoise_peak_bytes(config, dims, num_rows, is_exact=is_exact) + 4 * num_rows * sample
+    return StepNeeds(shape, denoise_cost(config, dims, text_tokens, num_rows), peak, sample)
 
 
 def _num_plans(schedule: Schedule, experts: ExpertPolicy) -> int:

@@ -20,13 +20,15 @@ from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, 
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import image_to_pixels
-from fastvideo_wan.loops.costs import vae_cost, vision_cost
+from fastvideo_wan.loops.costs import vision_cost, vision_peak_bytes
 from fastvideo_wan.loops.plans import make_plan
+from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
+    from fastvideo_wan.models.vae import WanVAE
 
 __all__ = [
     "Condition",
@@ -170,7 +172,10 @@ class ConditionEncodeLoop:
             is_exact=state.is_exact,
         )
         shape = ShapeSignature.of(
-            frames=payload.num_frames, rows=state.image_1PHW.shape[-2], columns=state.image_1PHW.shape[-1]
+            frames=payload.num_frames,
+            rows=state.image_1PHW.shape[-2],
+            columns=state.image_1PHW.shape[-1],
+            first=int(index == 0),
         )
         return make_plan(
             self._spec,
@@ -180,7 +185,9 @@ class ConditionEncodeLoop:
             component="vae",
             kind=WorkKind.ENCODER_CHUNK,
             shape=shape,
-            cost=vae_cost(self._model.config("vae"), dict(shape.dims)),
+            cost=encode_cost(self._model.config("vae"), dict(shape.dims)),
+            peak_bytes=encode_peak_bytes(self._model.config("vae"), dict(shape.dims), is_exact=state.is_exact),
+            resident_bytes=encode_cache_bytes(self._model.config("vae"), dict(shape.dims)),
             step_index=index,
             num_steps=len(state.groups),
         )
@@ -204,23 +211,34 @@ class ConditionEncodeLoop:
 def run_condition_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[ConditionPayload]], ctx: StepContext
 ) -> Sequence[StepResult[ConditionValues]]:
-    """Encode one group of frames of each plan."""
-    return [_encode_group(instance, plan.payload, ctx) for plan in plans]
+    """Encode one group of frames of each plan, as rows of one call; exact ones have a call each."""
+    payloads = [plan.payload for plan in plans]
+    vae: WanVAE = instance.component("vae")
+    groups, caches = [_group(vae, payload) for payload in payloads], [payload.cache for payload in payloads]
+    if payloads[0].is_exact:
+        encoded = [vae.encode_features(*one, is_exact=True) for one in zip(groups, caches, strict=True)]
+    else:
+        encoded = vae.encode_many(groups, caches)
+    return [_group_result(vae, payload, *one, ctx) for payload, one in zip(payloads, encoded, strict=True)]
 
 
-def _encode_group(instance: ModelInstance, payload: ConditionPayload, ctx: StepContext) -> StepResult[ConditionValues]:
-    vae = instance.component("vae")
+def _group(vae: WanVAE, payload: ConditionPayload) -> torch.Tensor:
+    """Return the frames to encode: the image, and zeros after it."""
     weight = vae.quant_conv.weight
     image = payload.image_1PHW.to(weight.device, weight.dtype)
-    is_first = payload.cache.is_empty
-    _, channels, height, width = image.shape
-    frames = image.unsqueeze(2) if is_first else image.new_zeros(1, channels, payload.num_frames, height, width)
-    features, cache = vae.encode_features(frames, payload.cache, is_exact=payload.is_exact)
-    condition = _make_condition(vae, payload, [*payload.features, features]) if payload.is_last else None
+    if payload.cache.is_empty:
+        return image.unsqueeze(2)
+    return image.new_zeros(*image.shape[:2], payload.num_frames, *image.shape[2:])
+
+
+def _group_result(
+    vae: WanVAE, payload: ConditionPayload, features_1CTHW: torch.Tensor, cache: FeatureCache, ctx: StepContext
+) -> StepResult[ConditionValues]:
+    condition = _make_condition(vae, payload, [*payload.features, features_1CTHW]) if payload.is_last else None
     if condition is not None:
         ctx.tap("condition", condition.latents_1CTHW)
-    is_finite = bool(torch.isfinite(features).all())
-    return StepResult(ConditionValues(features, cache, condition), is_finite=is_finite)
+    is_finite = bool(torch.isfinite(features_1CTHW).all())
+    return StepResult(ConditionValues(features_1CTHW, cache, condition), is_finite=is_finite)
 
 
 def _make_condition(vae: Any, payload: ConditionPayload, features: list[torch.Tensor]) -> Condition:
@@ -310,6 +328,7 @@ class ImageEncodeLoop:
             kind=WorkKind.ENCODER_CHUNK,
             shape=shape,
             cost=vision_cost(self._model.config("image_encoder")),
+            peak_bytes=vision_peak_bytes(self._model.config("image_encoder")),
             step_index=0,
             num_steps=1,
         )

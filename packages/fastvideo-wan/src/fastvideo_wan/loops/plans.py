@@ -22,7 +22,7 @@ from fastvideo_core.loop.work import (
 )
 from fastvideo_core.request.cancel import CancelScope
 
-__all__ = ["PlannedState", "make_plan"]
+__all__ = ["PlannedState", "make_key", "make_plan"]
 
 PayloadT = TypeVar("PayloadT")
 
@@ -33,6 +33,28 @@ class PlannedState(Protocol):
     scope: CancelScope
     profile: Profile
     is_exact: bool
+
+
+def make_key(
+    model: ModelView,
+    *,
+    component: str,
+    loop_kind: str,
+    shape: ShapeSignature,
+    is_exact: bool,
+    profile: Profile = "serve",
+) -> BatchKey:
+    """Return the batch key of a step; arguments as of `make_plan`."""
+    return BatchKey(
+        instance_id=model.instance_id,
+        component=component,
+        loop_kind=loop_kind,
+        shape_sig=shape,
+        precision=model.precision,
+        weights_version=model.weights_version,
+        profile=profile,
+        variant="exact" if is_exact else "fast",
+    )
 
 
 def make_plan(
@@ -47,6 +69,8 @@ def make_plan(
     cost: StepCost,
     step_index: int,
     num_steps: int,
+    peak_bytes: int = 0,
+    resident_bytes: int = 0,
     loop_kind: str = "",
     emits: tuple[EmitSpec, ...] = (),
     shared_inputs: Mapping[str, Any] | None = None,
@@ -64,26 +88,26 @@ def make_plan(
         cost: Cost of the step.
         step_index: Position in the loop, from 0.
         num_steps: Steps that the loop takes.
+        peak_bytes: Most bytes that the step allocates, alone in its call.
+        resident_bytes: Bytes of its result that the state keeps.
         loop_kind: Which of the loop's steps it is, where there are several kinds; else the loop.
         emits: Sinks that the result fills.
         shared_inputs: All that decides the result, where requests may share it.
     """
-    key = BatchKey(
-        instance_id=model.instance_id,
+    key = make_key(
+        model,
         component=component,
         loop_kind=loop_kind or spec.loop_id,
-        shape_sig=shape,
-        precision=model.precision,
-        weights_version=model.weights_version,
+        shape=shape,
+        is_exact=state.is_exact,
         profile=state.profile,
-        variant="exact" if state.is_exact else "fast",
     )
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
-        resources=ResourceRequest(cost, sinks=len(emits)),
+        resources=ResourceRequest(cost, resident_bytes=resident_bytes, peak_bytes=peak_bytes, sinks=len(emits)),
         cache=CachePlan(result_key=None if shared_inputs is None else result_key(model, key, **shared_inputs)),
         placement=PlacementHint(),
         cancel_scope=state.scope,

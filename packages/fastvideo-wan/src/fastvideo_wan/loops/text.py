@@ -19,7 +19,7 @@ from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
-from fastvideo_wan.loops.costs import text_cost
+from fastvideo_wan.loops.costs import text_cost, text_peak_bytes
 from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.plans import make_plan
 
@@ -37,10 +37,16 @@ __all__ = [
     "can_share_call",
     "check_prompts",
     "run_step",
+    "text_bucket",
+    "tokenize_all",
 ]
 
 SHORT_TOKENS = 16
 """Prompts of no more tokens share a call whatever their lengths: a call costs more than their padding."""
+
+
+TOKEN_GROUP = 8
+"""Texts are filled up to a multiple of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class TextEncodeLoop:
         Raises:
             PromptError: A prompt has more tokens than the transformer takes.
         """
-        ids = _tokenize_all(self._spec, self._model, request.parameters, request.inputs)
+        ids = tokenize_all(self._spec, self._model, request.parameters, request.inputs)
         length = int(self._spec.options["text_length"])
         return TextState(
             tuple(ids), tuple(ids.values()), length, request.is_exact, request.cancel_scope, request.profile
@@ -149,7 +155,7 @@ class TextEncodeLoop:
             return Done()
         ids = state.token_ids[index]
         # In the exact mode the encoder sees the padding: masked tokens change no value but the shape of every product.
-        pad_to = state.length if state.is_exact else len(ids)
+        pad_to = state.length if state.is_exact else text_bucket(len(ids), state.length)
         return make_plan(
             self._spec,
             self._model,
@@ -159,6 +165,7 @@ class TextEncodeLoop:
             kind=WorkKind.ENCODER_CHUNK,
             shape=ShapeSignature.of(tokens=pad_to),
             cost=text_cost(self._model.config("text_encoder"), pad_to),
+            peak_bytes=text_peak_bytes(self._model.config("text_encoder"), pad_to),
             step_index=index,
             num_steps=len(state.branches),
             shared_inputs={"token_ids": ids, "length": state.length},
@@ -178,6 +185,16 @@ class TextEncodeLoop:
         return LoopResult({"embeds": EncodedText(dict(state.rows))})
 
 
+def text_bucket(num_tokens: int, length: int) -> int:
+    """Return to how many tokens a text is filled up, so that texts of about one length share a call.
+
+    Args:
+        num_tokens: Tokens of the text.
+        length: Most tokens that the transformer is given.
+    """
+    return min(length, -(-num_tokens // TOKEN_GROUP) * TOKEN_GROUP)
+
+
 def check_prompts(
     spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
 ) -> Sequence[str]:
@@ -188,7 +205,7 @@ def check_prompts(
     Raises:
         PromptError: With the number of tokens, and how many are allowed.
     """
-    _tokenize_all(spec, model, parameters, inputs)
+    tokenize_all(spec, model, parameters, inputs)
     tokenizer = model.component("tokenizer")
     texts = _texts(spec, parameters, inputs).values()
     found = [(name, ", ".join(tokenizer.unknown_words(text))) for name, text in texts]
@@ -228,7 +245,7 @@ def _encode(instance: ModelInstance, payloads: Sequence[TextPayload], ctx: StepC
     ]
 
 
-def _tokenize_all(
+def tokenize_all(
     spec: LoopSpec, model: ModelView, parameters: ResolvedParameters, inputs: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
     """Return the token ids of every branch."""

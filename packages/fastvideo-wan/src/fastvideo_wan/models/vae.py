@@ -144,9 +144,25 @@ class WanVAE(nn.Module):
                 value=[tuple(chunk.shape) for chunk in chunks],
                 allowed="one or more of one shape but for the rows, one cache each",
             )
+        if len(chunks) == 1:
+            return [self.decode_frames(chunks[0], caches[0])]
         pixels, cache = self.decode_frames(torch.cat(list(chunks)), stack_caches(caches))
         num_rows = [chunk.shape[0] for chunk in chunks]
         return list(zip(pixels.split(num_rows), split_cache(cache, caches, num_rows), strict=True))
+
+    def encode_many(
+        self, chunks: Sequence[Tensor], caches: Sequence[FeatureCache]
+    ) -> list[tuple[Tensor, FeatureCache]]:
+        """Run the encoder on chunks of several clips as the rows of one batch; see `decode_many`.
+
+        Returns:
+            For each clip, what `encode_features` returns.
+        """
+        if len(chunks) == 1:
+            return [self.encode_features(chunks[0], caches[0])]
+        features, cache = self.encode_features(torch.cat(list(chunks)), stack_caches(caches))
+        num_rows = [chunk.shape[0] for chunk in chunks]
+        return list(zip(features.split(num_rows), split_cache(cache, caches, num_rows), strict=True))
 
     def encode(self, pixels_BPTHW: Tensor) -> Tensor:
         """Encode a whole clip at once; differentiable.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fastvideo_core.errors import ParameterError
+from fastvideo_wan.models.vae_cache import FeatureCache
 from fastvideo_wan.models.vae_config import WanVAEConfig
 
 DEFAULT_TILE_PIXELS = 256
@@ -102,6 +103,82 @@ def plan_tiles(
         overlap=(tile[0] - stride[0], tile[1] - stride[1]),
         patch_edge=config.patch_edge,
     )
+
+
+def square_tiles(config: WanVAEConfig, latent_size: tuple[int, int], edge: int) -> TilePlan:
+    """Cut a frame into square tiles that overlap by a quarter.
+
+    Args:
+        config: The VAE.
+        latent_size: Rows and columns of the latents.
+        edge: Edge of a tile in pixels, a multiple of four latents; 0 makes one tile of the whole frame.
+    """
+    if edge:
+        return plan_tiles(config, latent_size, tile=(edge, edge), stride=(edge * 3 // 4, edge * 3 // 4))
+    whole = (latent_size[0] * config.spatial_factor, latent_size[1] * config.spatial_factor)
+    return plan_tiles(config, latent_size, tile=whole, stride=whole)
+
+
+def smaller_edge(config: WanVAEConfig, latent_size: tuple[int, int], edge: int) -> int:
+    """Return the edge of the tiles to go on with where memory was short; 0 if there are no smaller ones.
+
+    Args:
+        config: The VAE.
+        latent_size: Rows and columns of the latents.
+        edge: Edge of the tiles that were too large, in pixels; 0 for whole frames.
+    """
+    unit = 4 * config.spatial_factor
+    before = edge or max(latent_size) * config.spatial_factor
+    return min(DEFAULT_TILE_PIXELS, before // 2) // unit * unit
+
+
+def tile_caches(
+    config: WanVAEConfig, latent_size: tuple[int, int], caches: Sequence[FeatureCache], *, before: int, edge: int
+) -> tuple[FeatureCache, ...]:
+    """Return what each tile remembers, where the frames before were decoded in other tiles, or whole.
+
+    Args:
+        config: The VAE.
+        latent_size: Rows and columns of the latents.
+        caches: What the earlier tiles left behind, in order.
+        before: Edge of those tiles; 0 for whole frames.
+        edge: Edge of the tiles that are wanted.
+    """
+    plan = square_tiles(config, latent_size, edge)
+    if before == edge and len(caches) == len(plan.tiles):
+        return tuple(caches)
+    if caches[0].is_empty:
+        return tuple(FeatureCache() for _ in plan.tiles)
+    whole = _join_caches(square_tiles(config, latent_size, before), caches, config.spatial_factor)
+    return tuple(_crop_cache(whole, tile, latent_size) for tile in plan.tiles)
+
+
+def _join_caches(plan: TilePlan, caches: Sequence[FeatureCache], factor: int) -> FeatureCache:
+    """Put the tiles' memories side by side, each up to where the next tile begins."""
+    if len(caches) == 1:
+        return caches[0]
+    num_columns = len(plan.columns)
+    slots = []
+    for parts in zip(*(cache.slots for cache in caches), strict=True):
+        bands = []
+        for row, span in enumerate(plan.rows):
+            band = list(parts[row * num_columns : (row + 1) * num_columns])
+            scale = band[0].shape[3] // (span.stop - span.start)
+            height, width = (scale * stride // factor for stride in plan.stride)
+            bands.append(torch.cat([part[..., :height, :width] for part in band], dim=4))
+        size = (scale * plan.height // factor, scale * plan.width // factor)
+        slots.append(torch.cat(bands, dim=3)[..., : size[0], : size[1]])
+    return FeatureCache(slots, caches[0].frames_done)
+
+
+def _crop_cache(cache: FeatureCache, tile: tuple[Span, Span], latent_size: tuple[int, int]) -> FeatureCache:
+    rows, columns = tile
+    slots = []
+    for slot in cache.slots:
+        scale = slot.shape[3] // latent_size[0]
+        part = slot[..., scale * rows.start : scale * rows.stop, scale * columns.start : scale * columns.stop]
+        slots.append(part.clone())
+    return FeatureCache(slots, cache.frames_done)
 
 
 def crop_latents(latents_BCTHW: Tensor, tile: tuple[Span, Span]) -> Tensor:
