@@ -321,7 +321,7 @@ class SlowDisk(Disk):
         return super().write(path, parts)
 
 
-def test_while_one_is_written_no_other_is_begun_and_steps_go_on(place, prepare, instance, by_hand):
+def test_while_one_is_written_none_is_due_and_one_more_may_wait(place, prepare, instance, by_hand):
     prepared = prepare()
     run = by_hand(instance, prepared)
     steps = run.steps()
@@ -332,13 +332,18 @@ def test_while_one_is_written_no_other_is_begun_and_steps_go_on(place, prepare, 
         assert store.checkpoint("a", run.nodes)
         next(steps)
         assert not store.is_due("a", 100.0)
+        next(steps)
+        assert store.checkpoint("a", run.nodes)  # the last one of a request that is cancelled
         assert not store.checkpoint("a", run.nodes)
         disk.gate.set()
         store.flush()
         assert store.is_due("a", 0.0)
+        next(steps)
         assert store.checkpoint("a", run.nodes)
     with StateStore(place) as store:
-        assert load_one(store, instance).nodes["text"].num_committed == 2
+        saved = load_one(store, instance)
+        assert (saved.nodes["text"].outputs is not None, saved.nodes["denoise"].num_committed) == (True, 2)
+        same_results(by_hand.resumed(instance, saved).result(), by_hand(instance, prepared).result())
 
 
 def test_finishing_waits_for_the_write_and_leaves_nothing(place, prepare, instance, by_hand):

@@ -119,10 +119,18 @@ class Snapshot:
     versions: dict[str, int | None]
 
 
-def capture(nodes: Mapping[str, NodeState], card: ModelCard, ledger: TensorLedger) -> Snapshot:
+def capture(
+    nodes: Mapping[str, NodeState], card: ModelCard, ledger: TensorLedger, *, is_incremental: bool = True
+) -> Snapshot:
     """Take down the nodes of a job as they are; copies no tensor.
 
     A finished node of a loop that does not say how to store its results is left out, and will be run again.
+
+    Args:
+        nodes: The nodes.
+        card: Their card.
+        ledger: What is on the disk.
+        is_incremental: Whether what is on the disk counts; if not, all tensors are going to be written.
 
     Raises:
         StateError: A state holds something that cannot be stored.
@@ -131,7 +139,8 @@ def capture(nodes: Mapping[str, NodeState], card: ModelCard, ledger: TensorLedge
     names: dict[int, str] = {}
 
     def put(tensor: torch.Tensor) -> dict[str, Any]:
-        name = names.get(id(tensor)) or ledger.name_of(tensor) or ledger.new_name()
+        known = ledger.name_of(tensor) if is_incremental else None
+        name = names.get(id(tensor)) or known or ledger.new_name()
         names[id(tensor)] = name
         tensors[name] = tensor  # kept, so that no other object can take its identity
         return {"tensor": name, **tensor_layout(tensor)}

@@ -50,6 +50,7 @@ _STORE_FORMAT = "fastvideo-store/1"
 _RUN_FORMAT = "fastvideo-run/1"
 _OUTCOME_FORMAT = "fastvideo-outcome/1"
 _FOLDERS = ("jobs", "outcomes", "refused")
+_MAX_WRITING = 2
 _PAUSE_S = 60.0
 """Seconds for which no checkpoint is tried after the disk has refused one."""
 
@@ -63,7 +64,7 @@ class _Job:
         card: Its card.
         ledger: What is on the disk of it.
         account: What has been spent on it.
-        is_writing: Whether a checkpoint of it is under way.
+        num_writing: Checkpoints of it that are under way.
         is_broken: Whether its states cannot be stored, so that it is not tried again.
         is_ending: Whether it is being removed.
     """
@@ -72,14 +73,14 @@ class _Job:
     card: ModelCard
     ledger: TensorLedger
     account: CheckpointAccount
-    is_writing: bool = False
+    num_writing: int = 0
     is_broken: bool = False
     is_ending: bool = False
 
     @property
     def can_write(self) -> bool:
-        """Whether a checkpoint may be begun."""
-        return not (self.is_writing or self.is_broken or self.is_ending)
+        """Whether a checkpoint may be begun: beside the one that is being written, one more waits at most."""
+        return self.num_writing < _MAX_WRITING and not (self.is_broken or self.is_ending)
 
 
 class StateStore:
@@ -194,7 +195,7 @@ class StateStore:
             return False
         job.account.worked(compute_s)
         self._compute_s += compute_s
-        can_write = job.can_write and time.monotonic() >= self._paused_until_s
+        can_write = job.can_write and not job.num_writing and time.monotonic() >= self._paused_until_s
         return can_write and self._policy.should_write(job.account)
 
     def checkpoint(self, job_id: str, nodes: Mapping[str, NodeState]) -> bool:
@@ -207,7 +208,7 @@ class StateStore:
             nodes: Its nodes; those that have not started are left out.
 
         Returns:
-            Whether it is being written; not if the one before still is, or the job is not held.
+            Whether it is going to be written; not if the job is not held, or two of it are under way.
         """
         with self._changed:
             job = self._jobs.get(job_id)
@@ -215,12 +216,13 @@ class StateStore:
                 return False
             started_at = time.perf_counter()
             try:
-                snapshot = capture(nodes, job.card, job.ledger)
+                # What the one under way is going to leave on the disk is not known yet.
+                snapshot = capture(nodes, job.card, job.ledger, is_incremental=not job.num_writing)
             except FastVideoError as error:
                 job.is_broken = True
                 self._on_problem(StateError(f"job {job_id} cannot be saved, and starts anew if interrupted: {error}"))
                 return False
-            job.is_writing = True
+            job.num_writing += 1
         capture_s, saved_s = time.perf_counter() - started_at, job.account.at_risk_s
         self._writer.submit(lambda: self._write(job_id, job, snapshot, capture_s, saved_s))
         return True
@@ -241,7 +243,7 @@ class StateStore:
                 return
             with self._changed:
                 job.is_ending = True
-                self._changed.wait_for(lambda: not job.is_writing)
+                self._changed.wait_for(lambda: not job.num_writing)
             try:
                 with self._writing(job.folder):
                     if outcome is not None:
@@ -331,7 +333,7 @@ class StateStore:
             if job is None:
                 return None
             with self._changed:
-                self._changed.wait_for(lambda: not job.is_writing)
+                self._changed.wait_for(lambda: not job.num_writing)
             try:
                 file = read_job(job.folder, job_id)
                 file.identity.check(Identity.of(instance, file.task))
@@ -452,7 +454,7 @@ class StateStore:
                 job.account.wrote(seconds, saved_s=saved_s)
                 self._typical_write_s = seconds
                 self._written_s += seconds
-                job.is_writing = False
+                job.num_writing -= 1
                 self._changed.notify_all()
 
     def _write_outcome(self, name: str, job_id: str, outcome: Mapping[str, Any]) -> None:
