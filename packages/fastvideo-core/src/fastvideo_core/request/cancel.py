@@ -78,6 +78,11 @@ class CancelState:
         """Return why a scope is cancelled, or None if it is not."""
         return next((why for target, why in self._reasons if scope.is_within(target)), None)
 
+    def error(self, scope: CancelScope) -> CancelledError | None:
+        """Return the error that a cancelled scope ends with, or None if it is not cancelled."""
+        why = self.reason(scope)
+        return None if why is None else CancelledError(f"{scope.path()}: {why}")
+
     def check(self, scope: CancelScope) -> None:
         """Raise if a scope is cancelled.
 
@@ -85,5 +90,5 @@ class CancelState:
             CancelledError: With the scope and the reason.
         """
         # Asked at every step, and seldom is anything cancelled.
-        if self._reasons and (why := self.reason(scope)) is not None:
-            raise CancelledError(f"{scope.path()}: {why}")
+        if self._reasons and (error := self.error(scope)) is not None:
+            raise error

@@ -25,7 +25,7 @@ from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.offers import Offers
-from fastvideo_core.runtime.run import GenerationResult, HostWork, RequestRun
+from fastvideo_core.runtime.run import GenerationResult, HostWork
 from fastvideo_core.runtime.scheduler.base import Batch, ReadyStep
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sharing import SharedResults
@@ -361,7 +361,7 @@ class ControlPlane:
         if run.request_id not in self._actives or active.error is not None:
             return
         if not run.started:
-            if (error := _cancellation(run, run.scope)) is not None:
+            if (error := run.cancel.error(run.scope)) is not None:
                 self._end(active, error)
                 self._pump()
             return
@@ -369,7 +369,7 @@ class ControlPlane:
             if task.is_in_flight or task.coroutine is None or task.node is None:
                 continue
             scope = run.scope if task.node.kind == "artifact" else run.scope.child("loop", task.node.node_id)
-            if (error := _cancellation(run, scope)) is not None:
+            if (error := run.cancel.error(scope)) is not None:
                 self._resume(task, error=error)
                 self._pump()
                 return
@@ -490,11 +490,3 @@ def _settle_future(future: Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
-
-
-def _cancellation(run: RequestRun, scope: Any) -> CancelledError | None:
-    try:
-        run.cancel.check(scope)
-    except CancelledError as error:
-        return error
-    return None
