@@ -347,21 +347,24 @@ def test_a_state_directory_of_an_unfinished_batch_is_not_taken_for_another(
 
 
 def test_more_requests_than_the_engine_queues(run, write, faulty, place, monkeypatch):
-    from fastvideo_core.runtime.scheduler import base
+    from fastvideo_core.errors import QueueFullError
+    from fastvideo_core.runtime.engine import Engine
 
-    monkeypatch.setattr(base.SchedulerConfig.__init__, "__kwdefaults__", None, raising=False)
-    from fastvideo_core.runtime import engine as engine_module
+    submit, handles, refused = Engine.submit_prepared, [], []
 
-    class Small(engine_module.Engine):
-        def __init__(self, instance, *, max_running, store=None):
-            options = engine_module.RuntimeOptions(scheduler=base.SchedulerConfig(max_queued=1))
-            super().__init__(instance, options=options, max_running=max_running, store=store)
+    def submit_two_at_a_time(self, prepared, **options):
+        if sum(not handle.is_done for handle in handles) == 2:
+            refused.append(prepared)
+            raise QueueFullError("two are enough", retry_after_s=0.0)
+        handles.append(submit(self, prepared, **options))
+        return handles[-1]
 
-    monkeypatch.setattr(engine_module, "Engine", Small)
+    monkeypatch.setattr(Engine, "submit_prepared", submit_two_at_a_time)
     lines = [{"prompt": "x", "num_inference_steps": 2, "seed": seed} for seed in range(7)]
     flags = ["-o", "out", "--card", faulty, "--max-running", "1", "--format", "safetensors"]
     assert run("batch", write(*lines), *flags).code == 0
     assert len(list((place / "out").glob("*.safetensors"))) == 7
+    assert refused
 
 
 @pytest.mark.parametrize(
