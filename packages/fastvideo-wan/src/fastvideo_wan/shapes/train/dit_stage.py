@@ -6,17 +6,13 @@ Shape letters: N clips, C latent channels, T latent frames, H rows, W columns.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.shapes.captions import draw_caption
-from fastvideo_wan.shapes.evaluation import ATTRIBUTES, case_noise, held_out_cases, judge_clips
 from fastvideo_wan.shapes.scenes import Scene
-from fastvideo_wan.shapes.sheets import write_sheet
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
 from fastvideo_wan.shapes.train.config import DitStage, TrainConfig, draw_bucket
@@ -25,13 +21,12 @@ from fastvideo_wan.shapes.train.model import ADAMW_NAMES, ShapesModel, new_token
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.pool import LatentsPool
 from fastvideo_wan.shapes.train.progress import Progress
-from fastvideo_wan.shapes.train.sampling import sample, shifted
-from fastvideo_wan.shapes.train.vae_stage import apply_gradients, latent_shape
+from fastvideo_wan.shapes.train.sampling import shifted
+from fastvideo_wan.shapes.train.vae_stage import apply_gradients
+from fastvideo_wan.shapes.train.watching import evaluate_average
 from fastvideo_wan.shapes.train.workers import Worker
 
 CHECKPOINT = "dit.safetensors"
-SHEETS_FOLDER = "sheets"
-DECODE_BATCH = 8
 
 
 def draw_prompt(scene: Scene, rng: random.Random, stage: DitStage) -> str:
@@ -109,57 +104,3 @@ def dit_step(
     loss.backward()
     apply_gradients(worker, model, optimizer, stage.schedule.rate_at(step))
     return {"loss": worker.sum(loss.detach().cpu().reshape(1)).item() / worker.num_workers}
-
-
-def evaluate_average(
-    worker: Worker, config: TrainConfig, vae: WanVAE, average: Average, tokenizer: Tokenizer, step: int
-) -> None:
-    """Print how many held-out prompts the averaged weights follow, by attribute, and write sheets.
-
-    The first bucket is looked at every time, the others in turn.
-    """
-    stage, others = config.dit, config.buckets[1:]
-    model = ShapesModel(stage, vae.config.z_dim).to(config.device).eval()
-    model.load_state_dict(average.weights)
-    wanted = [(config.buckets[0], stage.eval_prompts)]
-    if others and stage.eval_side_prompts:
-        wanted.append((others[(step // stage.eval_every) % len(others)], stage.eval_side_prompts))
-    for bucket, num_prompts in wanted:
-        cases = held_out_cases(num_prompts, config.seed)
-        own = cases[worker.rank :: worker.num_workers]
-        counts = torch.zeros(len(ATTRIBUTES))
-        if own:
-            noise = case_noise(own, latent_shape(vae, bucket))
-            clips = generate(model, vae, tokenizer, [case.prompt for case in own], noise, stage)
-            scores = judge_clips(clips, own)
-            counts += torch.tensor([float(sum(score[name] for score in scores)) for name in ATTRIBUTES])
-        counts = worker.sum(counts)
-        if worker.is_first:
-            parts = "  ".join(f"{n} {c / num_prompts:.2f}" for n, c in zip(ATTRIBUTES, counts, strict=True))
-            print(f"eval {step} {bucket.name}  {parts}", flush=True)
-            sheet = config.folder / SHEETS_FOLDER / f"{step:06d}-{bucket.name}.png"
-            write_sheet(sheet, clips[:24])
-            write_prompts(sheet.with_suffix(".txt"), [case.prompt for case in own[:24]])
-
-
-@torch.no_grad()
-def generate(
-    model: ShapesModel, vae: WanVAE, tokenizer: Tokenizer, prompts: list[str], noise_NCTHW: Tensor, stage: DitStage
-) -> Tensor:
-    """Return decoded clips, values about -1 to 1, on the CPU."""
-    device = next(model.parameters()).device
-    texts = [model.encode_text(*(x.to(device) for x in tokenize(tokenizer, p))) for p in (prompts, [""] * len(prompts))]
-    latents = sample(
-        model,
-        noise_NCTHW.to(device),
-        *texts,
-        num_steps=stage.eval_steps,
-        guidance_scale=stage.guidance_scale,
-        shift=stage.time_shift,
-    )
-    return torch.cat([vae.decode(part).cpu() for part in vae.denormalize(latents).split(DECODE_BATCH)])
-
-
-def write_prompts(path: Path, prompts: list[str]) -> None:
-    """Write the prompts of a sheet, in its order: along rows."""
-    path.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
