@@ -3,6 +3,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from fastvideo_testing.tiny import tiny_card
 
@@ -53,6 +55,22 @@ def test_files_that_are_broken(run, tiny, tmp_path):
     first, second = sorted(ran.err.splitlines())
     assert "vae" in first + second
     assert "transformer" in first + second
+
+
+def test_tensors_that_are_not_the_models(run, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "other")
+    path = next((folder / "transformer").glob("*.safetensors"))
+    tensors = load_file(path)
+    first, second, *_ = sorted(tensors)
+    tensors["a_stranger"] = tensors.pop(first)
+    tensors[second] = torch.zeros(1, 2, 3, 4)
+    save_file(tensors, path)
+    ran = run("card", "validate", folder)
+    assert (ran.code, ran.out) == (1, "")
+    for name in (first, "a_stranger", second):
+        assert name in ran.err
+    assert ran.err.startswith("error: ")
+    assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["tyni", "", "x" * 5000, "a\0b", "~nobody-of-that-name/x"])

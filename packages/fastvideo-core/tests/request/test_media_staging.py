@@ -151,3 +151,28 @@ def test_the_present_process_can_remove_what_one_of_its_number_has_left(tmp_path
         assert staging.path.name.startswith(f".fastvideo-{os.getpid()}-")
         remove_stale(tmp_path, os.getpid())
         assert not staging.path.exists()
+
+
+def test_a_result_clears_away_what_killed_processes_of_this_machine_have_left(tmp_path):
+    with Staging(tmp_path) as staging:
+        own = staging.path.name
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    machine = own.removeprefix(f".fastvideo-{os.getpid()}-").rsplit("-", 1)[0]
+    left = f".fastvideo-{ended.pid}-{machine}-x.part"
+    kept = [
+        f".fastvideo-{os.getppid()}-{machine}-x.part",
+        f".fastvideo-{ended.pid}-another{machine}-x.part",
+        f"fastvideo-{ended.pid}-{machine}-x.part",
+        f".fastvideo-{machine}-x.part",
+        "mine",
+    ]
+    for name in (left, *kept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "media.mp4").write_text("half")
+    (tmp_path / f".fastvideo-{ended.pid}-{machine}-link.part").symlink_to(tmp_path / "mine")
+    with Staging(tmp_path):
+        names = {path.name for path in tmp_path.iterdir()}
+    assert left not in names
+    assert names >= set(kept)
+    assert (tmp_path / "mine" / "media.mp4").exists()

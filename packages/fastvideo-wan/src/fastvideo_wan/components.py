@@ -9,6 +9,7 @@ from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent
 from fastvideo_core.runtime.loading import load_weights
 from fastvideo_core.runtime.weights.keys import rename_by_rules
 from fastvideo_wan.models.config import WanTransformerConfig
+from fastvideo_wan.models.config_file import read_config
 from fastvideo_wan.models.text import PromptTokenizer
 from fastvideo_wan.models.transformer import WanTransformer
 from fastvideo_wan.models.vae import WanVAE
@@ -74,6 +75,7 @@ def build_image_processor(source: ComponentSource) -> LoadedComponent:
 
 def _read_config(config_class: Any, source: ComponentSource) -> Any:
     folder = source.folder / source.files.folder
+    read_config(folder, label=source.spec.component_id)  # without the file the library would take its own defaults
     try:
         return config_class.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError) as error:

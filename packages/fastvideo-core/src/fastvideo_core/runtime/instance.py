@@ -46,6 +46,7 @@ class ComponentSource:
         folder: Local folder that holds them.
         dtype: Number format to load into.
         device: Where to put it.
+        is_check: Whether the files' names and shapes are only compared with the module's, and no tensor is read.
     """
 
     spec: ComponentSpec
@@ -53,6 +54,7 @@ class ComponentSource:
     folder: Path
     dtype: torch.dtype
     device: torch.device
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.locate import locate
 from fastvideo_core.runtime.weights.memory import check_memory
-from fastvideo_core.runtime.weights.module import LoadReport, load_module
+from fastvideo_core.runtime.weights.module import LoadReport, check_module, load_module
 from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, key_map_of
 from fastvideo_core.runtime.weights.version import weights_version
 
@@ -140,6 +140,8 @@ def load_components(
 def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> LoadedWeights:
     """Build a component's module and fill it from its files; for component factories.
 
+    Where `source` asks for a check alone, the module stays without memory and nothing is read but headers.
+
     Args:
         source: What the factory was given.
         build: Makes the module.
@@ -148,6 +150,9 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
         CheckpointError: A tensor is missing, left over, or of another shape.
     """
     files = weight_files(source)
+    if source.is_check:
+        checked, report = check_module(build, files, key_map=key_map_of(source.files))
+        return LoadedWeights(checked, report, "")
     module, report = load_module(
         build,
         files,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, object_refs, resolve_ref
@@ -31,12 +32,32 @@ def card_problems(card: ModelCard) -> Iterator[str]:
 
 
 def checkpoint_problems(card: ModelCard) -> Iterator[str]:
-    """Yield what is wrong with a card's files on this machine; a checkpoint that is not on it is not a problem."""
+    """Yield what is wrong with a card's files on this machine; a checkpoint that is not on it is not a problem.
+
+    Names and shapes of all tensors are compared with those of the modules that they are for; no tensor is read.
+    """
     from fastvideo_core.runtime.weights.needs import find_weights
 
     found = find_weights(card)
-    if found is not None:
-        yield from found.problems
+    if found is None:
+        return
+    yield from found.problems
+    for name in found.files:
+        yield from _component_problems(card, name, found.folder)
+
+
+def _component_problems(card: ModelCard, name: str, folder: Path) -> Iterator[str]:
+    import torch
+
+    from fastvideo_core.runtime.instance import ComponentSource
+
+    spec = card.components[name]
+    files = card.checkpoint.components[spec.load_id]
+    source = ComponentSource(spec, files, folder, torch.float32, torch.device("cpu"), is_check=True)
+    try:
+        resolve_ref(spec.factory)(source)
+    except Exception as error:  # noqa: BLE001 - a factory is the family's own code
+        yield f"component {name}: {describe_failure(error)}"
 
 
 def _broken_refs(card: ModelCard) -> Iterator[tuple[str, str]]:

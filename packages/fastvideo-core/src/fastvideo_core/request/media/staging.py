@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -19,6 +21,8 @@ __all__ = ["Staging", "remove_stale", "replace_file"]
 
 _PREFIX = ".fastvideo-"
 _SUFFIX = ".part"
+_MACHINE = re.sub(r"[^\w.]", "", platform.node())[:64] or "here"
+_OWNED = re.compile(rf"{re.escape(_PREFIX)}(\d+)-{re.escape(_MACHINE)}-.*{re.escape(_SUFFIX)}")
 # What file systems without hard links answer.
 _NO_LINKS = frozenset(
     {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
@@ -28,16 +32,19 @@ _NO_LINKS = frozenset(
 class Staging:
     """A hidden folder for the files of one result; a context manager that leaves nothing behind.
 
+    What earlier processes of this machine have left in the folder, because they were killed, is removed first.
+
     Args:
         folder: Where the files will be; made with its parents if missing, and removed again if nothing is published.
     """
 
     def __init__(self, folder: Path) -> None:
         self._made = _make_folders(folder)
+        _remove_abandoned(folder)
         self._published = False
         try:
             # The name says whose it is, so that another process can tell when nobody needs it any more.
-            prefix = f"{_PREFIX}{os.getpid()}-"
+            prefix = f"{_PREFIX}{os.getpid()}-{_MACHINE}-"
             self.path = Path(tempfile.mkdtemp(prefix=prefix, suffix=_SUFFIX, dir=folder))
         except BaseException:
             self._remove_made()
@@ -102,6 +109,15 @@ def remove_stale(folder: Path, process: int) -> None:
         return
     for path in folder.glob(f"{_PREFIX}{process}-*{_SUFFIX}"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove hidden folders whose process has ended; those of other machines, which may share the disk, stay."""
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            owner = _OWNED.fullmatch(path.name)
+            if owner and not path.is_symlink() and path.is_dir() and not _is_running(int(owner.group(1))):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -112,6 +112,29 @@ def load_module(
     return module.to(device).eval(), report
 
 
+def check_module(
+    build: Callable[[], ModuleT], files: WeightFiles, *, key_map: Rename = keep_name, ignored: NamePredicate = no_name
+) -> tuple[ModuleT, LoadReport]:
+    """Build a module without memory and compare its names and shapes with those of its files, by their headers alone.
+
+    Args:
+        build: Makes the module, on the CPU.
+        files: Checked files.
+        key_map: From a name in the files to a name in the module.
+        ignored: Names in the files to leave out.
+
+    Returns:
+        The module, its parameters on the meta device; and a report of nothing read.
+
+    Raises:
+        CheckpointError: If a name is missing, left over, of another shape or kind.
+    """
+    started = time.perf_counter()
+    module = build_skeleton(build)
+    match = match_names(module, files, key_map, ignored)
+    return module, _report(files, match, {}, "meta", time.perf_counter() - started)
+
+
 def _read_all(
     files: WeightFiles,
     match: Match,
