@@ -56,8 +56,13 @@ def _tolerated(
     head: ReadyStep, mates: Sequence[ReadyStep], size: int, can_batch: CanBatch | None
 ) -> Sequence[ReadyStep]:
     """Return the first mates that make up a batch in which each step takes the number, and the kind, of the others."""
-    if can_batch is None and all(mate.max_batch > len(mates) or mate.max_batch >= size for mate in mates):
-        return mates[: size - 1]
+    if can_batch is None:
+        wanted = min(size, 1 + len(mates))
+        for mate in mates:
+            if mate.max_batch < wanted:
+                break
+        else:
+            return mates[: size - 1]
     steps = [head]
     for mate in mates:
         if len(steps) >= size:

@@ -35,16 +35,13 @@ def most_urgent(ready: Iterable[ReadyStep], now: float) -> ReadyStep:
     """
     best: ReadyStep | None = None
     overdue: ReadyStep | None = None
+    least, order = 1 << 30, (0, 0.0, 0)
     for step in ready:
         if step.patience_at <= now:
             if overdue is None or step.patience_at < overdue.patience_at:
                 overdue = step
-        elif (
-            best is None
-            or step.urgency < best.urgency
-            or (step.urgency == best.urgency and step.job.order < best.job.order)
-        ):
-            best = step
+        elif step.urgency < least or (step.urgency == least and step.job.order < order):
+            best, least, order = step, step.urgency, step.job.order
     chosen = overdue or best
     assert chosen is not None, "at least one step is ready"
     return chosen
