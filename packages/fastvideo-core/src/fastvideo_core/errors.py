@@ -23,6 +23,9 @@
     │   ├── NonFiniteError         NaN or infinity in a step's result
     │   ├── WorkerLostError        a worker or its device is gone, with all that was on it
     │   └── CancelledError         the request was cancelled
+    ├── TransportError             a transfer between workers failed
+    │   ├── PeerLostError          the other end is closed or dead
+    │   └── TransferTimeoutError   it did not happen in time
     ├── StateError                 a saved state that is corrupt, foreign, or of another version
     ├── PluginError                a plugin that could not be loaded or breaks its contract
     └── ParityError                a parity check that failed or could not run
@@ -219,6 +222,18 @@ class WorkerLostError(ExecutionError):
 
 class CancelledError(ExecutionError):
     """The request was cancelled at a step boundary."""
+
+
+class TransportError(FastVideoError):
+    """A transfer between workers failed."""
+
+
+class PeerLostError(TransportError):
+    """The other end of a channel is closed or dead."""
+
+
+class TransferTimeoutError(TransportError):
+    """A transfer did not happen in time."""
 
 
 class StateError(FastVideoError):

@@ -113,6 +113,16 @@ class InstanceHooks:
         self._carriers = {name: loop_carriers(one, card) for name, one in extensions.interceptors.items()}
         self._interceptors = {name: _intercepting(one) for name, one in extensions.interceptors.items()}
 
+    @property
+    def observers(self) -> dict[str, Observer]:
+        """The observers at work, by name."""
+        return {name: one.observer for name, one in self._observers.items()}
+
+    @property
+    def interceptors(self) -> dict[str, Any]:
+        """The interceptors at work, by name."""
+        return {name: one.interceptor for name, one in self._interceptors.items()}
+
     @classmethod
     def of(cls, extensions: Extensions | None, card: ModelCard) -> Self | None:
         """Return what is on for a model of a card; None if nothing is."""

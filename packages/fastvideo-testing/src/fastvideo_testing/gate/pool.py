@@ -103,6 +103,15 @@ class Pool:
                 self._take_turn()
         return self.outcomes
 
+    def go_on(self, request: PreparedRequest, nodes: Mapping[str, NodeState]) -> Outcome:
+        """Run a request to its end from where its nodes were saved."""
+        run = RequestRun(request, self._instance, _drop)
+        run.restore(nodes, self._instance)
+        self._start(run)
+        while self._tasks:
+            self._take_turn()
+        return self.outcomes[run.request_id]
+
     def _start(self, run: RequestRun) -> None:
         for node in run.next_nodes():
             task = _Task(run, node, run.run_node(node))

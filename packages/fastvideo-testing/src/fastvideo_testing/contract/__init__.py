@@ -1,0 +1,21 @@
+"""The contract suite: what every plugin is held to.
+
+One class a kind, of which a plugin's tests derive, overriding one fixture:
+
+    ModelFamilyContract   card: a card whose weights are here
+    InterceptorContract   spec: its InterceptorSpec
+    ObserverContract      spec: its ObserverSpec
+    TransportContract     spec: its TransportSpec
+
+The promises themselves are functions in `family`, `hooks` and `transport`, which raise `ContractError`.
+"""
+
+from fastvideo_testing.contract.base import ContractError
+from fastvideo_testing.contract.suite import (
+    InterceptorContract,
+    ModelFamilyContract,
+    ObserverContract,
+    TransportContract,
+)
+
+__all__ = ["ContractError", "InterceptorContract", "ModelFamilyContract", "ObserverContract", "TransportContract"]

@@ -1,0 +1,324 @@
+"""What a model family is held to, one function a promise; each raises `ContractError`, or passes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from fastvideo_core.card import ModelCard
+from fastvideo_core.errors import InputError
+from fastvideo_core.loop.base import LoopContext
+from fastvideo_core.loop.state import encode_state
+from fastvideo_core.loop.work import Done, WorkPlan
+from fastvideo_core.parity import run_ladder
+from fastvideo_core.program.base import ModelLoopNode
+from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart
+from fastvideo_core.runtime.durable import CheckpointPolicy, StateStore
+from fastvideo_core.runtime.durable.base import RunningNode
+from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.loading import local_folder
+from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
+from fastvideo_core.runtime.run import RequestRun, make_generator
+from fastvideo_core.runtime.validate import card_problems, checkpoint_problems
+from fastvideo_testing.contract.base import ContractError, latents_of, load, make_requests
+from fastvideo_testing.gate import GateError, run_gate
+from fastvideo_testing.gate.pool import Pool
+
+__all__ = [
+    "check_bad_inputs",
+    "check_cancellation",
+    "check_card",
+    "check_costs",
+    "check_fresh_process",
+    "check_gate",
+    "check_next",
+    "check_parity",
+]
+
+
+_STOP_AFTER = 2
+"""Steps of the generative loop after which a request is stopped."""
+
+
+def check_card(card: ModelCard) -> None:
+    """The card does not contradict itself, all that it names is there, and JSON gives it back as it was."""
+    if ModelCard.from_json(card.model_dump_json(), origin="the card's own JSON") != card:
+        raise ContractError(f"card {card.model_id} is another one after its JSON is read")
+    if problems := [*card_problems(card), *checkpoint_problems(card)]:
+        raise ContractError(f"card {card.model_id}: {'; '.join(problems)}")
+
+
+def check_next(card: ModelCard, parameters: Mapping[str, Any]) -> None:
+    """`next` launches nothing, draws nothing, changes nothing, and says the same again."""
+    instance = load(card)
+    (prepared,) = make_requests(card, parameters, 1)
+    for loop, state, step in _steps(instance, prepared):
+        before, random_state = encode_state(state), torch.get_rng_state()
+        with _CountCalls() as counted:
+            first = loop.next(state)
+            second = loop.next(state)
+        where = f"loop {step.loop_id} of {card.model_id}, step {step.step_index + 1}"
+        if counted.names:
+            raise ContractError(f"{where}: next launches {', '.join(sorted(set(counted.names)))}")
+        if encode_state(state) != before:
+            raise ContractError(f"{where}: next changes the state")
+        if not torch.equal(torch.get_rng_state(), random_state):
+            raise ContractError(f"{where}: next draws random numbers")
+        if not _is_same(first, second):
+            raise ContractError(f"{where}: next says something else when it is asked again")
+
+
+def check_fresh_process(card: ModelCard, parameters: Mapping[str, Any], folder: Path) -> None:
+    """A request that is stopped between two steps goes on in a fresh process, with the same result."""
+    instance = load(card)
+    (prepared,) = make_requests(card, parameters, 1)
+    expected = latents_of(instance, prepared)
+    policy = CheckpointPolicy(max_share=1e9, min_at_risk_s=0.0)
+    store_folder, result = folder / "store", folder / "result.npy"
+    (folder / "card.json").write_text(card.model_dump_json(), encoding="utf-8")
+    with StateStore(store_folder, policy=policy) as store:
+        store.accept(prepared, instance)
+        pool = _StoppingPool(instance, store)
+        pool.run([prepared])
+    code = "from fastvideo_testing.contract.resume import main; main()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code, str(folder / "card.json"), str(store_folder), str(result)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ContractError(f"card {card.model_id}: a stopped request does not go on in a fresh process: {last}")
+    if not np.array_equal(np.load(result), expected):
+        raise ContractError(
+            f"card {card.model_id}: a request stopped after {pool.num_steps} steps gives another result in a fresh "
+            "process: something that it needs is not in its state"
+        )
+
+
+def check_gate(card: ModelCard, parameters: Mapping[str, Any]) -> None:
+    """Requests among others give what they give alone; nothing of them is kept outside of their states."""
+    try:
+        run_gate(load(card), parameters=parameters)
+    except GateError as error:
+        raise ContractError(str(error)) from error
+
+
+def check_cancellation(card: ModelCard, parameters: Mapping[str, Any]) -> None:
+    """A cancelled request ends at the next boundary, and its tensors are freed at once."""
+    instance = load(card)
+    (prepared,) = make_requests(card, parameters, 1)
+    pool = _StoppingPool(instance)
+    (outcome,) = pool.run([prepared]).values()
+    if outcome.error is None:
+        raise ContractError(f"card {card.model_id}: a request that is cancelled between two steps makes a result")
+    outcome.error = None
+    gc.collect()
+    kept = sum(1 for one in pool.tensors if one() is not None)
+    if kept:
+        raise ContractError(f"card {card.model_id}: {kept} tensors of a cancelled request's states are still there")
+
+
+def check_costs(card: ModelCard, small: Mapping[str, Any], large: Mapping[str, Any], *, factor: float = 2.0) -> None:
+    """The cost of generative steps grows with their size, and is within a factor of the operations that are counted."""
+    instance = load(card)
+    costs = {name: _step_costs(instance, given) for name, given in (("small", small), ("large", large))}
+    for loop_id, (stated, counted) in costs["small"].items():
+        larger = costs["large"][loop_id][0]
+        where = f"loop {loop_id} of {card.model_id}"
+        if not larger > stated > 0:
+            raise ContractError(f"{where}: a larger step costs {larger:.3g} operations, a smaller one {stated:.3g}")
+        ratio = stated / counted if counted else float("inf")
+        if not 1 / factor <= ratio <= factor:
+            raise ContractError(
+                f"{where}: states {stated:.3g} operations, counted are {counted:.3g}; allowed: a factor of {factor:g}"
+            )
+
+
+def check_parity(card: ModelCard) -> None:
+    """Every comparison that the card declares runs and passes; a card may declare none."""
+    if not card.parity.tests:
+        return
+    report = run_ladder(card, load(card), local_folder(card))
+    if failed := [f"{one.spec.test_id} {one.status}: {one.reason}" for one in report.checks if one.status != "passed"]:
+        raise ContractError(f"card {card.model_id}: {'; '.join(failed)}")
+
+
+def check_bad_inputs(card: ModelCard) -> None:
+    """What the card does not take is refused before any work, with the field."""
+    for name, task in card.capabilities.tasks.items():
+        good = Request(task=name, inputs=_inputs(card, name))
+        prepare_request(card, good)
+        bad: list[tuple[str, dict[str, Any]]] = [
+            ("no_such_parameter", {"parameters": {"no_such_parameter": 1}}),
+            ("outputs", {"outputs": OutputSpec(artifacts=("no_such_output",))}),
+        ]
+        bad += [
+            (key, {"parameters": {key: _never()}}) for key, spec in task.parameters.items() if spec.type != "string"
+        ]
+        bad += [(key, {"inputs": _without(good, key)}) for key, spec in task.inputs.items() if spec.required]
+        for field, change in bad:
+            _check_refused(card, good.model_copy(update=change), field)
+
+
+def _check_refused(card: ModelCard, request: Request, field: str) -> None:
+    where = f"task {request.task} of {card.model_id}"
+    try:
+        prepare_request(card, request)
+    except InputError as error:
+        if error.field is None or field not in error.field:
+            raise ContractError(f"{where}: the error about {field!r} names the field {error.field!r}") from error
+    except Exception as error:
+        raise ContractError(f"{where}: a wrong {field!r} raises {type(error).__name__}, no InputError") from error
+    else:
+        raise ContractError(f"{where}: takes a wrong {field!r}")
+
+
+class _CountCalls(TorchDispatchMode):
+    """Names what is launched."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no annotations
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not getattr(func, "is_view", False):  # looking at a part of a tensor launches nothing
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class _Untapped:
+    is_tapped = False
+    blocks_runner = None
+
+    def tap(self, name: str, value: torch.Tensor) -> None:
+        """Drop it."""
+
+
+def _steps(instance: ModelInstance, prepared: PreparedRequest) -> Iterator[tuple[Any, Any, WorkPlan[Any]]]:
+    """Yield loop, state and plan before every step of a request, which runs on as it is iterated over."""
+    run = RequestRun(prepared, instance, lambda _: None)
+    for node in prepared.nodes:
+        if isinstance(node, ModelLoopNode):
+            yield from _node_steps(instance, run, node)
+
+
+def _node_steps(instance: ModelInstance, run: RequestRun, node: ModelLoopNode) -> Iterator[tuple[Any, Any, Any]]:
+    if node.requires_input is not None and run.prepared.inputs.get(node.requires_input) is None:
+        run.results[node.node_id] = None
+        return
+    loop = instance.loop(node.loop)
+    request = run.loop_request(node, run.scope.child("loop", node.node_id))
+    state = loop.init(request, LoopContext(make_generator))
+    while not isinstance(plan := loop.next(state), Done):
+        if not isinstance(plan, WorkPlan):
+            raise ContractError(f"loop {node.loop}: waits, and no request of the suite is a session")
+        yield loop, state, plan
+        with torch.no_grad():
+            (result,) = instance.steps[node.loop](instance, [plan], _Untapped())
+        state = loop.advance(state, result)
+    run.results[node.node_id] = loop.finalize(state)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Say whether two plans are the same: equal numbers and texts, tensors in the same memory."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return _layout(one) == _layout(other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if hasattr(one, "__dataclass_fields__"):
+        return all(_is_same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__)
+    return bool(one == other)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+class _StoppingPool(Pool):
+    """Stops a request in the middle of its generative loop, with its states in a store, where there is one.
+
+    Attributes:
+        num_steps: Steps of that loop that were made.
+        tensors: What its states held, without keeping it.
+    """
+
+    def __init__(self, instance: ModelInstance, store: StateStore | None = None) -> None:
+        super().__init__(instance)
+        self._card = instance.card
+        self._store = store
+        self.num_steps = 0
+        self.tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def _between_steps(self, run: RequestRun) -> None:
+        for node in run.snapshot().values():
+            if isinstance(node, RunningNode):
+                self.tensors += [weakref.ref(tensor) for tensor in _tensors(node.state)]
+                if self._card.loops[node.loop_id].is_generative:
+                    self.num_steps = node.num_committed
+        if self._store is not None:
+            self._store.checkpoint(run.request_id, run.snapshot())
+            self._store.flush()
+        if self.num_steps == _STOP_AFTER:
+            self._cancelled[run.request_id] = 0
+        super()._between_steps(run)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from _tensors(getattr(value, name))
+
+
+def _step_costs(instance: ModelInstance, given: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return stated and counted operations of the last step of each generative loop."""
+    (prepared,) = make_requests(instance.card, given, 1)
+    costs = {}
+    for _, _, plan in _steps(instance, prepared):
+        if instance.card.loops[plan.loop_id].is_generative:
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                instance.steps[plan.loop_id](instance, [plan], _Untapped())
+            costs[plan.loop_id] = (plan.resources.cost.flops, float(counter.get_total_flops()))
+    return costs
+
+
+def _inputs(card: ModelCard, task: str) -> tuple[TextPart | ImagePart, ...]:
+    parts: list[TextPart | ImagePart] = []
+    for name, spec in card.task(task).inputs.items():
+        if spec.modality == "text":
+            parts.append(TextPart(name=name, text="a red circle"))
+        elif spec.modality == "image":
+            parts.append(ImagePart(name=name, pixels=np.zeros((48, 64, 3), np.uint8)))
+        elif spec.required:
+            raise ContractError(f"task {task} of {card.model_id} needs {name!r}, which the suite cannot make up")
+    return tuple(parts)
+
+
+def _without(request: Request, name: str) -> tuple[Any, ...]:
+    return tuple(part for part in request.inputs if part.name != name)
+
+
+def _never() -> dict[str, str]:
+    """Return what no parameter takes."""
+    return {"no parameter": "takes a mapping"}
