@@ -29,7 +29,7 @@ import random
 import statistics
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -123,9 +123,18 @@ def make_kinds(card: ModelCard, *, quick: bool) -> dict[str, dict[str, Any]]:
     for count in dict.fromkeys(frames[count] for count in VIDEO_FRAMES[: 1 if quick else None]):
         kinds[f"video-{count}"] = {"num_frames": count}
     if quick:
-        kinds = {name: {**parameters, "num_inference_steps": 2} for name, parameters in kinds.items()}
-        kinds["long"]["num_inference_steps"] = 6
+        small = {"num_inference_steps": 2, "height": 32, "width": 32}
+        kinds = {name: {**parameters, **small} for name, parameters in kinds.items()}
+        kinds["long"] |= {"num_inference_steps": 6, "num_frames": 33}
     return kinds
+
+
+def kinds_of(kinds: Kinds, parts: Iterable[str]) -> Kinds:
+    """Return the kinds of requests that some parts need."""
+    firsts = ("long", "short")
+    needs = {"first": True, "pools": True, "transfers": True, "second": False, "tiles": False}
+    wanted = {needs[part] for part in parts}
+    return {name: parameters for name, parameters in kinds.items() if (name in firsts) in wanted}
 
 
 def first_trace(bench: Bench, num_workers: int = 1) -> list[Arrival]:
@@ -241,13 +250,14 @@ def run_pools(bench: Bench) -> dict[str, Any]:
 def run_transfers(bench: Bench) -> dict[str, Any]:
     """Run denoise steps with data to be moved or stored, in line with the steps and beside them."""
     step = _one_step(bench)
-    moves = {"transfer": _copy_weights(bench.instance), "cache_io": _checkpoint()}
     figures: dict[str, Any] = {}
     plane = DevicePlane(1, lambda function: function())
-    for name, move in moves.items():
-        cases = {"inline": partial(_in_line, plane, step, move), "beside": partial(_beside, plane, step, move)}
-        times = interleaved(cases, num_rounds=5)
-        figures[f"{name}_beside_over_inline"] = ratio(times, "beside", "inline")
+    with tempfile.TemporaryDirectory() as folder:
+        moves = {"transfer": _copy_weights(bench.instance), "cache_io": _checkpoint(Path(folder))}
+        for name, move in moves.items():
+            cases = {"inline": partial(_in_line, plane, step, move), "beside": partial(_beside, plane, step, move)}
+            times = interleaved(cases, num_rounds=5)
+            figures[f"{name}_beside_over_inline"] = ratio(times, "beside", "inline")
     plane.close()
     loses = [name for name in moves if figures[f"{name}_beside_over_inline"] > 0.97]
     kept = " and ".join(name for name in moves if name not in loses)
@@ -289,14 +299,12 @@ def _copy_weights(instance: ModelInstance) -> Callable[[], object]:
     return move
 
 
-def _checkpoint() -> Callable[[], object]:
+def _checkpoint(folder: Path) -> Callable[[], object]:
     """Return what writes a video's latents to the disk, and waits until they are there."""
     latents = torch.zeros(1, 16, 21, 8, 8)
-    folder = tempfile.TemporaryDirectory()
 
     def write() -> None:
-        path = Path(folder.name) / "latents.safetensors"
-        with path.open("wb") as file:
+        with (folder / "latents.safetensors").open("wb") as file:
             file.write(save({"latents": latents}))
             file.flush()
             os.fsync(file.fileno())
@@ -356,13 +364,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="requests of two steps, to see that it runs")
     args = parser.parse_args()
     instance = load_shapes(args.weights)
-    kinds = make_kinds(instance.card, quick=args.quick)
+    kinds = kinds_of(make_kinds(instance.card, quick=args.quick), args.only)
     bench = Bench.measured(instance, kinds, args.seconds, args.rounds)
+    if args.quick:
+        bench = replace(bench, horizon_s=max(args.seconds, *(4 * seconds for seconds in bench.alone.values())))
     figures: dict[str, Any] = {}
     for name in args.only:
         figures |= RUNS[name](bench)
     figures |= {f"alone_{name}_s": seconds for name, seconds in bench.alone.items()}
-    report({**figures, "seconds": args.seconds, "num_threads": torch.get_num_threads()}, as_json=args.json)
+    report({**figures, "seconds": bench.horizon_s, "num_threads": torch.get_num_threads()}, as_json=args.json)
 
 
 if __name__ == "__main__":
