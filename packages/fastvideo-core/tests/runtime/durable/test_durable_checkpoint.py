@@ -211,6 +211,17 @@ def test_tensors_go_back_to_a_device(job, monkeypatch):
     assert (back.sample.is_meta, back.constant.is_meta) == (True, False)
 
 
+@pytest.mark.gpu
+def test_tensors_of_an_accelerator_come_back_to_it(job):
+    state = make_state()
+    state.sample = torch.randn(4, 5, device="cuda").t()
+    job.write(running(state))
+    back = job.load(torch.device("cuda"))["denoise"].state
+    assert (back.sample.device.type, back.constant.device.type) == ("cuda", "cpu")
+    assert back.sample.stride() == state.sample.stride()
+    assert torch.equal(back.sample, state.sample)
+
+
 def test_a_node_that_has_no_results_or_cannot_store_them(job, card, with_loop):
     job.card = with_loop(card, "text", outputs_schema=None)
     job.write({"image": FinishedNode("image", None), "text": FinishedNode("text", {"embeds": object()})})
