@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastvideo_fleet.control.choose import Draft, Slots
+from fastvideo_fleet.control.view import TIE_S
 
 __all__ = ["Relay", "best_relay"]
-
-_MARGIN_S = 1e-6
-"""A session that arrives at the very end of a batch might miss it."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,7 +66,7 @@ def best_relay(
     passing = np.where(draft.count[chosen] > 0, view.chunk_s[view.class_of[chosen], draft.count[chosen]], np.inf)
     final = draft.next_chunk_s(chosen)
     gaps = ends[None, :] - ends[:, None]
-    gaps[gaps < view.spec.migration_s + _MARGIN_S] = np.inf
+    gaps[gaps < view.spec.migration_s + TIE_S] = np.inf
     reached = np.where(ends >= delay_s, waited_s + ends, np.inf)
     best: Relay | None = None
     through, done = reached + passing, reached + final

@@ -21,6 +21,7 @@ __all__ = [
     "OFF",
     "READY",
     "STARTING",
+    "TIE_S",
     "Decision",
     "FleetEvent",
     "FleetView",
@@ -32,6 +33,10 @@ __all__ = [
 
 EMPTY_PERIOD_S = 1e-9
 """Batch time of a worker without sessions, for arithmetic: it begins a batch whenever one is wanted."""
+
+
+TIE_S = 1e-6
+"""Who is ready just when a batch begins may miss it: plans keep this much away from such a tie."""
 
 
 class WorkerState(IntEnum):
@@ -198,9 +203,8 @@ class FleetView:
 
     def leave_delay_s(self, session: SessionView) -> float:
         """Return how long from now a session on a worker needs before it can join a batch on another one."""
-        slot = session.worker
-        to_boundary = self.next_boundary_s(slot) - self.now_s
-        return to_boundary + self.spec.migration_s * session.size
+        to_boundary = self.next_boundary_s(session.worker) - self.now_s
+        return to_boundary + self.spec.migration_s * session.size + TIE_S
 
     def next_boundary_s(self, slot: int) -> float:
         """Return when the batch in flight on a slot ends."""

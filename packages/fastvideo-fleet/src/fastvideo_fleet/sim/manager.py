@@ -75,8 +75,10 @@ class SessionManager:
 
     def report(self, slot: int) -> None:
         """Show what a slot does now."""
-        if self._workers[slot] is not None:
-            self._watch(slot, self._advanced(slot))
+        worker = self._workers[slot]
+        if worker is not None:
+            worker.advance(self.view.now_s, is_last=True)
+            self._watch(slot, worker)
 
     def _watch(self, slot: int, worker: Worker) -> None:
         time_s = worker.unclear_after_s()
@@ -88,7 +90,9 @@ class SessionManager:
         view = self.view
         if view.state[slot] != DRAINING or view.on_worker[slot]:
             return False
-        if self._advanced(slot).num_in_flight:
+        worker = self._worker(slot)
+        worker.advance(view.now_s, is_last=True)
+        if worker.num_in_flight:
             return False  # it was recalled, and drained once more; another call will come
         self._power_off(slot, view.now_s)
         return True

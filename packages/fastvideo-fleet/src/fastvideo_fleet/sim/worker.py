@@ -8,6 +8,8 @@ chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
 
 from fastvideo_fleet.control.view import EMPTY_PERIOD_S, FleetView, SessionView
 from fastvideo_fleet.sim.latencies import Latencies
@@ -19,6 +21,14 @@ __all__ = ["Worker"]
 class _Joiner:
     ready_s: float
     session: SessionView
+
+
+class _First(NamedTuple):
+    """A session's first chunk on a worker: what it waited for, noted before anything else happens to the session."""
+
+    session: SessionView
+    since_s: float
+    queued_s: float
 
 
 class Worker:
@@ -48,27 +58,35 @@ class Worker:
         self._first_batch: dict[int, int] = {}
         """Members, with the number of the first batch that each was in."""
         self._joiners: list[_Joiner] = []
-        self._fresh: list[SessionView] = []
-        """Sessions whose first chunk is in flight."""
+        self._fresh: list[_First] = []
+        """First chunks that are in flight."""
         self._departed: list[SessionView] = []
         """Sessions that left during the batch in flight, which makes their last chunk."""
         self._limits: dict[float, int] = {}
         """Members by the most seconds that a chunk of theirs should take."""
 
-    def advance(self, now_s: float) -> None:
-        """Run all batches that end at or before `now_s`, and begin the one that is then in flight."""
+    def advance(self, now_s: float, *, is_last: bool = False) -> None:
+        """Run all batches that end before `now_s`, and begin the one that is then in flight.
+
+        What ends or begins just then is left for later, so that all who come at one moment share a batch.
+
+        Args:
+            now_s: The time.
+            is_last: Whether everything of this moment has happened, so that what ends or begins just then may.
+        """
         while True:
-            if self.num_in_flight == 0:
-                if not self._joiners:
-                    return
-                start = min(joiner.ready_s for joiner in self._joiners)
-                if start > now_s:
-                    return
-                self._begin(start)
-            elif self.boundary_s <= now_s:
-                self._finish(now_s)
+            if self.num_in_flight:
+                due = self.boundary_s
+            elif self._joiners:
+                due = min(joiner.ready_s for joiner in self._joiners)
             else:
                 return
+            if due > now_s or (due == now_s and not is_last):
+                return
+            if self.num_in_flight:
+                self._finish(now_s)
+            else:
+                self._begin(due)
 
     def join(self, session: SessionView, ready_s: float) -> None:
         """Let a session join at the first boundary at or after `ready_s`; `since_s` says from when its chunk counts."""
@@ -121,10 +139,10 @@ class Worker:
             sessions[index].is_running = False
             stranded.append(sessions[index])
         if self.num_in_flight:
-            for index in self._first_batch:
-                # The chunk is made again, and counts from when this one began, or was asked for.
-                if sessions[index] not in self._fresh:
-                    sessions[index].since_s = began
+            fresh = {first.session.index for first in self._fresh}
+            for index in self._first_batch.keys() - fresh:
+                # The chunk is made again, and counts from when this one began; a first one from when it was asked for.
+                sessions[index].since_s = began
         departed = [session for session in self._departed if self.num_in_flight]
         for session in departed:
             session.num_chunks -= 1
@@ -165,7 +183,8 @@ class Worker:
             session.is_running = True
             self._first_batch[session.index] = self.num_batches + 1
             self._limits[session.slo_s] = self._limits.get(session.slo_s, 0) + 1
-            self._fresh.append(session)
+            queued_s = max(session.seated_s - session.since_s, 0.0)
+            self._fresh.append(_First(session, session.since_s, queued_s))
         self._joiners = later
 
     def _finish(self, now_s: float) -> None:
@@ -175,7 +194,7 @@ class Worker:
         if members and not self._joiners:
             # Nothing changes until now: all whole batches in between are alike.
             length = self._table[members]
-            whole = int((now_s - end) / length)
+            whole = max(ceil((now_s - end) / length) - 1, 0)
             if whole:
                 self._record_alike(whole, members, length)
                 self.num_batches += whole
@@ -189,15 +208,15 @@ class Worker:
     def _record(self, end: float, count: int) -> None:
         latencies, length = self._latencies, self._table[count]
         steady = count
-        for session in self._fresh:
-            latencies.add_first(end - session.since_s, end, session.slo_s)
-            latencies.add_queued(max(session.seated_s - session.since_s, 0.0) + length)
+        for session, since_s, queued_s in self._fresh:
+            latencies.add_first(end - since_s, end, session.slo_s)
+            latencies.add_queued(queued_s + length)
             steady -= 1
         latencies.steady[self._class][count] += steady
         late = sum(members for limit, members in self._limits.items() if length > limit)
         late += sum(1 for session in self._departed if length > session.slo_s)
         # `add_first` has judged the fresh ones, which are among the members or the departed.
-        late -= sum(1 for session in self._fresh if length > session.slo_s)
+        late -= sum(1 for first in self._fresh if length > first.session.slo_s)
         latencies.num_violations += late
         self._fresh = []
         self._departed = []

@@ -50,7 +50,7 @@ TRACE_LAW = SessionLaw()
 
 
 def probability_active(law: SessionLaw, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the probability that a session is there and active at each age.
+    """Return the probability that a session is there and active, at the middle of the step after each age.
 
     Whether it is active, were it never to depart, is an alternating renewal process that starts active, a(t). With the
     density f of the active spell and g of the idle one, a solves a(t) = P(spell > t) + (f * g * a)(t).
@@ -66,10 +66,10 @@ def probability_active(law: SessionLaw, ages_s: npt.NDArray[np.float64]) -> npt.
     spell = _exponential_cdf(ages_s + step, law.active_mean_s) - _exponential_cdf(ages_s, law.active_mean_s)
     idle = np.diff(_lognormal_cdf(np.append(ages_s, ages_s[-1] + step), law.idle_median_s, law.idle_sigma))
     cycle = np.convolve(spell, idle)[: len(ages_s)]
-    still = np.exp(-ages_s / law.active_mean_s)
+    still = np.exp(-middles / law.active_mean_s)
     active = np.zeros_like(ages_s)
     for index in range(len(ages_s)):
-        # Two cells' middles add up to one whole cell: a cycle of cells i and j lasts (i + j + 1) steps.
+        # The middles of cells i and j add up to (i + j + 1) steps, after which a new cycle begins.
         active[index] = still[index] + float(np.dot(cycle[:index], active[:index][::-1]))
     survives = 1.0 - _lognormal_cdf(middles, law.length_median_s, law.length_sigma)
     return active * np.where(middles < law.max_length_s, survives, 0.0)
