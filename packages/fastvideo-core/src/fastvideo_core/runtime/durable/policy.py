@@ -42,14 +42,15 @@ class CheckpointAccount:
     """What has been spent on one job.
 
     Attributes:
-        first_write_s: What a write is taken to cost until one has been measured.
+        first_write_s: What a write is taken to cost until one has been measured: rather too much, since a job that ends
+            soon after its first checkpoint has no time to make up for one that was dear.
         compute_s: Seconds of compute.
         at_risk_s: Those of them that came after the last checkpoint.
         written_s: Seconds of writing.
         recent_s: Seconds of the last few writes.
     """
 
-    first_write_s: float = 0.02
+    first_write_s: float = 0.1
     compute_s: float = 0.0
     at_risk_s: float = 0.0
     written_s: float = 0.0

@@ -51,6 +51,9 @@ _RUN_FORMAT = "fastvideo-run/1"
 _OUTCOME_FORMAT = "fastvideo-outcome/1"
 _FOLDERS = ("jobs", "outcomes", "refused")
 _MAX_WRITING = 2
+_ACCEPT_FACTOR = 8.0
+"""How many times as long as to accept a job the first checkpoint of it is taken to last: it brings as many files to the
+disk, larger ones, beside busy steps."""
 _PAUSE_S = 60.0
 """Seconds for which no checkpoint is tried after the disk has refused one."""
 
@@ -117,7 +120,7 @@ class StateStore:
         self._changed = threading.Condition()  # for the jobs' flags
         self._writer = BackgroundWriter()
         self._paused_until_s = 0.0
-        self._typical_write_s = CheckpointAccount().first_write_s
+        self._recent_write_s = 0.0
         self._compute_s, self._written_s, self._num_written = 0.0, 0.0, 0
         with self._writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,10 +181,11 @@ class StateStore:
                 raise InputError("the state directory has a job of this id", field="request_id", value=job_id)
             folder = self.folder / "jobs" / folder_name(self._next_number, job_id)
             self._next_number += 1
+            started_at = time.perf_counter()
             with self._writing(folder):
                 write_job(self._disk, folder, prepared, Identity.of(instance, prepared.request.task), note or {})
-            account = CheckpointAccount(first_write_s=self._typical_write_s)
-            self._jobs[job_id] = _Job(folder, prepared.card, TensorLedger(), account)
+            accept_s = time.perf_counter() - started_at
+            self._jobs[job_id] = _Job(folder, prepared.card, TensorLedger(), self._new_account(accept_s))
 
     def is_due(self, job_id: str, compute_s: float) -> bool:
         """Note compute that went into a job, and tell whether its checkpoint is to be written now.
@@ -407,9 +411,14 @@ class StateStore:
             nodes, ledger = load_checkpoint(self._disk, folder, job_id, instance.card, instance.device)
         except StateError as error:
             return self._refuse(folder, job_id, error, job.note)
-        account = CheckpointAccount(first_write_s=self._typical_write_s)
-        self._jobs[job_id] = _Job(folder, instance.card, ledger, account)
+        self._jobs[job_id] = _Job(folder, instance.card, ledger, self._new_account())
         return SavedJob(job_id, prepared, nodes, job.note)
+
+    def _new_account(self, accept_s: float = 0.0) -> CheckpointAccount:
+        """Return the account of a new job: its first checkpoint is taken to cost more than it probably will."""
+        usual = CheckpointAccount()
+        first_write_s = max(usual.first_write_s, 2 * self._recent_write_s, _ACCEPT_FACTOR * accept_s)
+        return CheckpointAccount(first_write_s=first_write_s)
 
     def _refuse(self, folder: Path, job_id: str, error: StateError, note: Mapping[str, Any] | None) -> RefusedJob:
         try:
@@ -452,7 +461,7 @@ class StateStore:
             seconds = capture_s + time.perf_counter() - started_at
             with self._changed:
                 job.account.wrote(seconds, saved_s=saved_s)
-                self._typical_write_s = seconds
+                self._recent_write_s = seconds
                 self._written_s += seconds
                 job.num_writing -= 1
                 self._changed.notify_all()
