@@ -154,6 +154,8 @@ class _Run:
     def _fleet_events(self, until_s: float) -> None:
         queue = self.queue
         while queue and queue[0][0] <= until_s:
+            if queue[0][0] == until_s and queue[0][1] == _REPORT:
+                return  # what the trace does at the same moment comes first: it may still join the batch
             time_s, kind, subject = heapq.heappop(queue)
             if kind == _TICK and time_s != self.wake_s:
                 continue  # another one was asked for since
