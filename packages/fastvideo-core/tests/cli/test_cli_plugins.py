@@ -70,3 +70,31 @@ def test_a_broken_config_is_told(run, place):
     (place / "a.yaml").write_text("limits: {max: 1}\n")
     assert "limits.max=1: a.yaml, line 1: no such key" in run("plugins", "list", "--config", "a.yaml").error
     assert "limits.max=3: --set limits.max: no such key" in run("plugins", "list", "--set", "limits.max=3").error
+
+
+def test_a_new_plugin_is_written_and_checked(run, place):
+    ran = run("plugins", "new", "observer", "tally", "-o", "made")
+    assert ran.code == 0
+    assert "made/src/fastvideo_tally/plugin.py" in ran.out.split()
+    assert run("plugins", "new", "observer", "tally", "-o", "made").error.startswith("error: output='made': exists")
+    # What pip would write, so that it is installed where this folder is on the path.
+    info = place / "made/src/fastvideo_tally-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fastvideo-tally\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[fastvideo.plugins]\nobserver.tally = fastvideo_tally.plugin\n")
+    environment = os.environ | {"PYTHONPATH": str(place / "made/src")}
+
+    def command(*arguments):
+        program = [sys.executable, "-m", "fastvideo_core.cli", *arguments]
+        return subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=100)
+
+    rows = {row["name"]: row for row in json.loads(command("plugins", "list", "--json").stdout)["plugins"]}
+    assert rows["observer.tally"]["state"] == "off: the config does not name it"
+    done = command("plugins", "check", "observer.tally", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["passed"]) == (0, True)
+    assert {"loads", "it changes nothing", "off means absent"} <= {check["check"] for check in report["checks"]}
+    (place / "made/src/fastvideo_tally/observer.py").write_text("raise ValueError('spoilt')\n")
+    done = command("plugins", "check", "observer.tally")
+    assert done.returncode == 1
+    assert "ValueError: spoilt" in done.stdout

@@ -32,11 +32,13 @@ COMMANDS = {
         },
     ),
     "plugins": Command(
-        "look at plugins",
+        "look at plugins, check them, begin one",
         subcommands={
             "list": Command("installed plugins, and which are on", f"{_HERE}.plugins_list"),
             "info": Command("what one plugin brings and needs", f"{_HERE}.plugins_info"),
             "hooks": Command("every hook that a plugin may implement", f"{_HERE}.plugins_hooks"),
+            "check": Command("run the contract suite on an installed plugin", f"{_HERE}.plugins_check"),
+            "new": Command("write a package that passes the contract suite", f"{_HERE}.plugins_new"),
         },
     ),
     "config": Command(
