@@ -39,7 +39,7 @@ def test_a_good_config_is_valid(config, run, tiny):
     ("text", "code", "why"),
     [
         ("limits:\n  max_runing: 2\n", 2, "error: limits.max_runing=2: deploy.yaml, line 2: no such key; allowed:"),
-        ("cards:\n  TINY:\n    parameters: {heigth: 16}\n", 2, "line 3: no task of the card has such a parameter;"),
+        ("cards:\n  TINY:\n    parameters: {heigth: 16}\n", 2, "line 4: no task of the card has such a parameter;"),
         ("plugins:\n  model.wann:\n", 2, "line 2: no such plugin is installed; allowed:"),
         ("server: {}\n", 2, "line 1: no such key, and no plugin that is on owns such a section"),
         ("card: nothing-like-it\n", 2, "no such card"),
@@ -99,3 +99,18 @@ def test_what_the_config_says_wrong_ends_before_anything_is_loaded(config, run, 
         run("generate", "x", "--config", "gone.yaml").error
         == "error: gone.yaml cannot be read: No such file or directory"
     )
+
+
+def test_a_batch_runs_as_the_config_says(config, run, tiny, place):
+    (place / "lines.jsonl").write_text('{"id": "a", "prompt": "x", "seed": 1}\n')
+    name = config(f"card: {tiny}\ncards: {{tiny: {{parameters: {{num_inference_steps: 2, height: 16, width: 16}}}}}}\n")
+    ran = run("batch", "lines.jsonl", "-o", "made", "--format", "gif", "--config", name, "--set", "limits.max_batch=2")
+    assert ran.code == 0, ran.err
+    sidecar = json.loads((place / "made/a.json").read_text())
+    assert sidecar["parameters"]["num_inference_steps"] == {"value": 2, "source": "deploy"}
+    for flags, why in [
+        (("--state-dir", "s"), "a batch that another process may go on with takes no deploy config"),
+        (("--set", "height=16"), "lines have the parameters of their requests"),
+    ]:
+        ran = run("batch", "lines.jsonl", "-o", "other", "--config", name, *flags)
+        assert (ran.code, why in ran.error) == (2, True)

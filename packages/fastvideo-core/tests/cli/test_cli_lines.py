@@ -156,3 +156,19 @@ def test_a_file_without_end_is_refused(read, monkeypatch):
 def test_stdin_is_a_file_too(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "x"}')))
     assert read_lines("-", is_exact=False)[0].ask.prompt == "x"
+
+
+def test_urgency_and_deadline_are_the_requests_own(tmp_path):
+    lines = [
+        {"prompt": "a", "latency_class": "interactive", "deadline_s": 2.5},
+        {"prompt": "b", "deadline_s": 3},
+        {"prompt": "c", "deadline_s": True},
+        {"prompt": "d", "latency_class": 1},
+    ]
+    path = tmp_path / "jobs.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    first, second, third, fourth = read_lines(str(path), is_exact=False)
+    assert (first.ask.latency_class, first.ask.deadline_s, first.ask.parameters) == ("interactive", 2.5, {})
+    assert (second.ask.latency_class, second.ask.deadline_s) == (None, 3)
+    assert "deadline_s=True: a JSON boolean; allowed: a number of seconds" in str(third.error)
+    assert "latency_class=1: a JSON number; allowed: text" in str(fourth.error)

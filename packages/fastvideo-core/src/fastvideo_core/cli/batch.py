@@ -6,7 +6,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from fastvideo_core.cli.jobs import (
     Job,
     check_engine_options,
-    find_card,
     known_formats,
     needed_bytes,
     prepare_ask,
@@ -25,6 +24,7 @@ from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.progress import open_display
 from fastvideo_core.cli.records import Record, exit_code, make_summary
 from fastvideo_core.cli.running import Ended, EngineOptions, run_jobs, save_result
+from fastvideo_core.cli.setup import Setup, add_assignments, add_config_option, has_config, read_setup
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.errors import FastVideoError, InputError, OutputError, ResourceError
 from fastvideo_core.request.media.output import OutputTarget, check_output
@@ -39,7 +39,8 @@ __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
 Run the requests of a JSON Lines file together on one model. Each line is an object with `prompt`, and, where wanted,
-`id` (else the line's number), `task`, `image`, `exact` and any parameter of the card, in snake_case:
+`id` (else the line's number), `task`, `image`, `exact`, `latency_class` (interactive, standard or batch), `deadline_s`
+and any parameter of the card, in snake_case:
 
     {"id": "circle", "prompt": "a red circle moving right", "seed": 7, "num_inference_steps": 12}
 """
@@ -74,6 +75,8 @@ def add_arguments(parser: Parser) -> None:
         "--resume", metavar="DIR", help="go on with the batch of a state directory; no other flags needed"
     )
     add_engine_options(parser)
+    add_config_option(parser)
+    add_assignments(parser)
     add_quiet_option(parser)
 
 
@@ -114,6 +117,7 @@ class _Batch:
         records: All lines.
         jobs: Lines that have yet to begin, and their records.
         state: The state directory, if there is one.
+        setup: What the deploy config says.
         started_at_s: When it began, on the clock of `time.monotonic`.
     """
 
@@ -124,6 +128,7 @@ class _Batch:
     records: list[Record]
     jobs: list[tuple[Job, Record]]
     state: BatchState | None = None
+    setup: Setup = field(default_factory=Setup)
     started_at_s: float = 0.0
 
     @property
@@ -152,9 +157,21 @@ def _check_flags(args: Namespace) -> None:
             raise InputError(
                 f"the following arguments are required: {', '.join(missing)} (fastvideo batch --help explains)"
             )
+        for name, value in args.set:
+            if "." not in name:
+                raise InputError(
+                    "lines have the parameters of their requests; here are keys of the deploy config", field=name,
+                    value=value, allowed="names with a dot, such as limits.max_running",
+                )  # fmt: skip
+        if args.state_dir is not None and has_config(args):
+            raise InputError(
+                "a batch that another process may go on with takes no deploy config", field="state_dir",
+                value=args.state_dir, allowed="no --config, no --set, and no FASTVIDEO_CONFIG or FASTVIDEO__ variables",
+            )  # fmt: skip
         return
     given = {name: getattr(args, name) for name in ("file", "output", "state_dir", "format", "card", "precision")}
     given |= {"device": None if args.device == "auto" else args.device, "exact": args.exact or None}
+    given |= {"config": args.config, "set": [name for name, _ in args.set] or None}
     for name, value in given.items():
         if value is not None:
             raise InputError(
@@ -169,15 +186,21 @@ def _plan_batch(args: Namespace, shell: Shell) -> tuple[_Batch, list[Line]]:
     folder, suffix = _folder(args.output), _suffix(args.format or DEFAULT_FORMAT)
     check_output(folder / SUMMARY, allowed=(".json",))
     _check_apart(folder, args.state_dir)
+    setup = read_setup(args)
+    setup.tell_failures(shell)
     lines = read_lines(args.file, is_exact=args.exact)
-    card = find_card(args.card)
+    card = setup.find_card(args.card)
     check_engine_options(card, device=args.device, precision=args.precision)
-    options = EngineOptions(args.device, args.precision, args.max_running or DEFAULT_RUNNING)
+    options = EngineOptions(
+        setup.device(card, args.device),
+        setup.precision(card, args.precision),
+        args.max_running or setup.max_running(DEFAULT_RUNNING),
+    )
     records = [Record(line.number, line.request_id) for line in lines]
-    jobs = _plan(zip(lines, records, strict=True), card, folder, suffix)
+    jobs = _plan(zip(lines, records, strict=True), card, folder, suffix, setup)
     for record in records:
         _tell(record, shell)
-    return _Batch(card, folder, suffix, options, records, jobs, started_at_s=started_at_s), lines
+    return _Batch(card, folder, suffix, options, records, jobs, setup=setup, started_at_s=started_at_s), lines
 
 
 def _resume(args: Namespace, store: StateStore, shell: Shell) -> _Batch:
@@ -188,7 +211,7 @@ def _resume(args: Namespace, store: StateStore, shell: Shell) -> _Batch:
     description = state.description
     folder, suffix = Path(description.output), description.format
     by_id = {record.request_id: record for record in records if not record.has_ended}
-    jobs = _plan([(line, by_id[line.request_id]) for line in waiting], state.card, folder, suffix)
+    jobs = _plan([(line, by_id[line.request_id]) for line in waiting], state.card, folder, suffix, Setup())
     for line in waiting:
         _tell(by_id[line.request_id], shell)
         state.ended(by_id[line.request_id])
@@ -200,7 +223,7 @@ def _run(batch: _Batch, args: Namespace, shell: Shell) -> int:
     jobs = [job for job, _ in batch.jobs]
     try:
         with open_display(shell, is_quiet=args.quiet) as display:
-            for ended in run_jobs(jobs, batch.options, display, shell, batch.state):
+            for ended in run_jobs(jobs, batch.options, display, shell, batch.state, batch.setup):
                 record = batch.record_of(ended.job)
                 _finish(ended, record, shell, is_stored=batch.state is not None)
                 if batch.state is not None:
@@ -269,18 +292,20 @@ def _suffix(name: str) -> str:
     return f".{chosen}"
 
 
-def _plan(lines: Iterable[tuple[Line, Record]], card: ModelCard, folder: Path, suffix: str) -> list[tuple[Job, Record]]:
+def _plan(
+    lines: Iterable[tuple[Line, Record]], card: ModelCard, folder: Path, suffix: str, setup: Setup
+) -> list[tuple[Job, Record]]:
     """Check every line against the card and its output; what is wrong goes into its record."""
     jobs = []
     for line, record in lines:
         try:
-            jobs.append((_plan_line(line, card, folder, suffix), record))
+            jobs.append((_plan_line(line, card, folder, suffix, setup), record))
         except FastVideoError as error:
             record.fail(error)
     return jobs
 
 
-def _plan_line(line: Line, card: ModelCard, folder: Path, suffix: str) -> Job:
+def _plan_line(line: Line, card: ModelCard, folder: Path, suffix: str, setup: Setup) -> Job:
     if line.ask is None:
         assert line.error is not None
         raise line.error
@@ -289,7 +314,7 @@ def _plan_line(line: Line, card: ModelCard, folder: Path, suffix: str) -> Job:
     if sidecar.exists():
         raise OutputTarget(path, field="id").taken(sidecar)
     check_output(path, allowed=(suffix,), field="id")
-    prepared, artifact = prepare_ask(card, line.ask, suffix)
+    prepared, artifact = prepare_ask(card, line.ask, suffix, setup=setup)
     target = check_output(path, allowed=(suffix,), needed_bytes=needed_bytes(prepared, suffix), field="id")
     return Job(prepared, artifact, target)
 

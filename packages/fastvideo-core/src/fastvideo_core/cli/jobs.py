@@ -61,6 +61,8 @@ class Ask:
         is_exact: Whether the reference's order of operations is asked for.
         parameters: Parameters that were given, and only those.
         request_id: Id of the request; None makes one up.
+        latency_class: How urgent it is; None is the usual.
+        deadline_s: Seconds after its start in which it is wanted.
         front_names: What else can be given by name, so that a misspelt one is recognised.
     """
 
@@ -70,6 +72,8 @@ class Ask:
     is_exact: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     request_id: str | None = None
+    latency_class: str | None = None
+    deadline_s: float | None = None
     front_names: tuple[str, ...] = ()
 
 
@@ -143,7 +147,8 @@ def prepare_ask(
 
     request = build_request(
         card, ask.prompt, task=ask.task, image=ask.image, exact=ask.is_exact,
-        parameters=ask.parameters, request_id=ask.request_id,
+        parameters=ask.parameters, request_id=ask.request_id, latency_class=ask.latency_class,
+        deadline_s=ask.deadline_s,
     )  # fmt: skip
     task = card.task(request.task)
     _check_names(task, ask)

@@ -22,13 +22,15 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _RESERVED_IDS = ("summary",)
 _COMMAND_FLAGS = ("card", "config", "device", "format", "max_running", "output", "precision", "quiet")
 _OWN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "deadline_s": (int, float),
     "exact": bool,
     "id": (str, int),
     "image": str,
+    "latency_class": str,
     "prompt": str,
     "task": str,
 }
-_KINDS = {"exact": "true or false", "id": "text or a whole number"}
+_KINDS = {"deadline_s": "a number of seconds", "exact": "true or false", "id": "text or a whole number"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +176,15 @@ def _read_ask(values: Mapping[str, Any], request_id: str, is_exact: bool) -> Ask
         is_exact=own.get("exact", is_exact),
         parameters={name: value for name, value in values.items() if name not in _OWN_FIELDS},
         request_id=request_id,
+        latency_class=own.get("latency_class"),
+        deadline_s=own.get("deadline_s"),
         front_names=tuple(_OWN_FIELDS),
     )
 
 
 def _own_field(name: str, value: Any) -> Any:
-    if not isinstance(value, _OWN_FIELDS[name]):
+    is_flag = isinstance(value, bool) and _OWN_FIELDS[name] is not bool
+    if is_flag or not isinstance(value, _OWN_FIELDS[name]):
         raise ParameterError(f"a JSON {_json_name(value)}", field=name, value=value, allowed=_KINDS.get(name, "text"))
     return value
 
