@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fastvideo_core.errors import InputError
+from fastvideo_core.errors import InputError, ParameterError
 from fastvideo_core.request.base import (
     AudioPart,
     ImagePart,
@@ -123,3 +123,16 @@ def test_media_come_from_a_path_or_from_memory(kind, content):
     for fields in ({}, {"path": "a", content: [1]}):
         with pytest.raises(ValidationError, match=f"input 'x' needs either a path or {content}"):
             kind(name="x", **fields)
+
+
+def test_urgency_and_deadline():
+    request = build_request(CARD, "x", latency_class="batch", deadline_s=7)
+    assert (request.latency_class, request.deadline_s) == ("batch", 7.0)
+    assert build_request(CARD, "x").latency_class == "standard"
+    with pytest.raises(
+        ParameterError,
+        match="latency_class='interactiv': no such class; allowed: interactive, standard, batch; nearest: interactive",
+    ):
+        build_request(CARD, "x", latency_class="interactiv")
+    with pytest.raises(InputError, match="deadline_s=0: Input should be greater than 0"):
+        build_request(CARD, "x", deadline_s=0)

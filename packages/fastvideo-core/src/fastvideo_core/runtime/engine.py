@@ -257,11 +257,13 @@ class Engine:
         exact: bool = False,
         parameters: Mapping[str, Any] | None = None,
         request_id: str | None = None,
+        latency_class: str | None = None,
+        deadline_s: float | None = None,
     ) -> Request:
-        """Build a request of this card from a prompt; see `generate`."""
+        """Build a request of this card from a prompt; see `generate` and `Request`."""
         return build_request(
-            self.card, prompt, task=task, image=image, outputs=outputs, exact=exact,
-            parameters=parameters, request_id=request_id,
+            self.card, prompt, task=task, image=image, outputs=outputs, exact=exact, parameters=parameters,
+            request_id=request_id, latency_class=latency_class, deadline_s=deadline_s,
         )  # fmt: skip
 
     def submit(self, request: Request, *, on_event: Callable[[Any], None] | None = None) -> RequestHandle:
