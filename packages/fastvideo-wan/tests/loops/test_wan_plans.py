@@ -84,3 +84,16 @@ def test_exact_prompts_of_a_batch_have_the_bits_that_they_have_alone(model):
         handle.remove()
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.values.row.embeds_1LE, other.values.row.embeds_1LE)
+
+
+@pytest.mark.parametrize("is_invariant", [False, True])
+def test_where_batches_must_not_change_bits_texts_of_other_lengths_stay_apart(model, monkeypatch, is_invariant):
+    parity = model.card.parity.model_copy(update={"batch_invariant": is_invariant})
+    monkeypatch.setattr(model.view, "card", model.card.model_copy(update={"parity": parity}))
+    prompts = ["a red circle", "a large red circle moving slowly to the right on a black background"]
+    keys = []
+    for prompt in prompts:
+        _, encoded = plans_of(model, "text_encode", {"prompt": prompt})
+        plans, _ = plans_of(model, "diffusion_denoise", {"text": encoded["embeds"]})
+        keys.append(plans[-1].batch_key)
+    assert (keys[0] == keys[1]) is not is_invariant

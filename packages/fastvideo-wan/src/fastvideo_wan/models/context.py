@@ -130,10 +130,12 @@ def split_context(context: TextContext, num_rows: Sequence[int]) -> list[TextCon
 
 def context_row(context: TextContext, row: int) -> TextContext:
     """Return one row of a context, in the whole's memory."""
-    parts = {name: getattr(context, name) for name in _BATCH_AXES}
-    return TextContext(
-        **{name: None if part is None else part.narrow(_BATCH_AXES[name], row, 1) for name, part in parts.items()}
-    )
+
+    def narrow(name: str, dim: int) -> Any:
+        part = getattr(context, name)
+        return None if part is None else part.narrow(dim, row, 1)
+
+    return TextContext(**{name: narrow(name, dim) for name, dim in _BATCH_AXES.items()})
 
 
 _BATCH_AXES = {
