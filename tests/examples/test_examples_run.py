@@ -11,18 +11,32 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {"two_at_once": ("circle.mp4", "square.mp4")}
+"""Examples that make videos, with their files."""
+
+
+def run_example(name, folder):
+    """Run an example in `folder` and return the lines that it printed."""
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_every_example_is_known():
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "simulate_fleet"}
+
+
+def test_the_fleet_example_compares_two_policies(tmp_path):
+    first, *results = run_example("simulate_fleet", tmp_path)
+    assert "sessions" in first
+    assert [line.partition(":")[0] for line in results] == ["load-aware", "fastvideo"]
+    fixed, ours = (float(line.split()[-2]) for line in results)
+    assert ours < fixed
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name, tmp_path):
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = run_example(name, tmp_path)
     files = EXAMPLES[name]
     assert lines[-len(files) :] == list(files)
     for file in files:
