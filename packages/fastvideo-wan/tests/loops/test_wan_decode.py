@@ -26,6 +26,7 @@ MEAN_BOUND, WORST_BOUND = 1.5, 64
 
 class NoTaps:
     is_tapped = False
+    blocks_runner = None
 
     def tap(self, name, value):
         """Drop it."""

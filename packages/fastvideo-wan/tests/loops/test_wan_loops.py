@@ -45,6 +45,7 @@ class CountOps(TorchDispatchMode):
 
 class NoTaps:
     is_tapped = False
+    blocks_runner = None
 
     def tap(self, name, value):
         """Drop it."""
@@ -327,6 +328,7 @@ loop, step = model.loop("diffusion_denoise"), model.steps["diffusion_denoise"]
 
 class NoTaps:
     is_tapped = False
+    blocks_runner = None
     def tap(self, name, value): pass
 
 assert state.step_index == 1

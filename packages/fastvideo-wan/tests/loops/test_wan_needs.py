@@ -30,6 +30,7 @@ SMALL_BYTES = 200 << 10
 
 class NoTaps:
     is_tapped = False
+    blocks_runner = None
 
     def tap(self, name, value):
         """Drop it."""

@@ -19,6 +19,7 @@ SMALL = {"num_frames": 5, "num_inference_steps": 2, "seed": 1}
 
 class NoTaps:
     is_tapped = False
+    blocks_runner = None
 
     def tap(self, name, value):
         """Drop it."""

@@ -20,6 +20,7 @@ from fastvideo_core.loop.work import (
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.compile_cache import CompileCache, CompileOptions
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.loading import load_instance
 
 SHAPE = ShapeSignature.of(frames=3, rows=8, columns=8)
@@ -80,6 +81,25 @@ def test_the_blocks_are_traced_whole_and_give_the_same_bits(instance):
     assert cache.stats.num_compiled == instance.component("transformer").config.num_layers
     assert cache.stats.num_failures == 0
     assert all(torch.equal(run, eager) for run in runs)
+
+
+def test_an_engine_with_compiled_blocks_makes_the_same_video():
+    ask = {"seed": 3, "num_inference_steps": 2, "num_frames": 5, "outputs": ("latents",)}
+    made = {}
+    for name, options in {"eager": CompileOptions(), "compiled": CompileOptions(blocks=True, backend="eager")}.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's, which warns of what it compiles less well
+            with Engine.open("wan-shapes", device="cpu", options=RuntimeOptions(compiling=options)) as engine:
+                made[name] = engine.generate("a red circle moving right", **ask).latents.latents
+                num_compiled = engine._compiler.stats.num_compiled
+                exact = engine.generate("a red circle moving right", exact=True, **ask)
+                assert engine._compiler.stats.num_compiled == num_compiled
+                num_layers = engine.instance.component("transformer").config.num_layers
+                assert num_compiled == (num_layers if options.blocks else 0)
+                assert engine._compiler.stats.num_failures == 0
+                made[f"{name}, exact"] = exact.latents.latents
+    assert (made["eager"] == made["compiled"]).all()
+    assert (made["eager, exact"] == made["compiled, exact"]).all()
 
 
 @pytest.mark.slow

@@ -207,8 +207,9 @@ def _batched_outputs(transformer: WanTransformer, payloads: Sequence[DenoisePayl
 
 
 def _runner(ctx: StepContext, branch: str) -> dict[str, Any]:
-    """Return the argument that shows the stream after every block to the observers, if there are any."""
-    return {"blocks_runner": _tapped_runner(ctx, branch)} if ctx.is_tapped else {}
+    """Return the argument that runs the blocks: shown to the observers, if there are any, or as the runtime has it."""
+    runner = _tapped_runner(ctx, branch) if ctx.is_tapped else ctx.blocks_runner
+    return {} if runner is None else {"blocks_runner": runner}
 
 
 def _tapped_runner(ctx: StepContext, branch: str) -> BlocksRunner:
