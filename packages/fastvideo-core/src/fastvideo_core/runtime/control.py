@@ -338,7 +338,7 @@ class ControlPlane:
                 self._drop_claim(task)
                 self._resume(task, error=one)
                 continue
-            if task.claim is not None and task.coroutine is not None and one.is_finite:
+            if task.claim is not None and task.coroutine is not None and one.is_finite is not False:
                 active.handles.append(self._shared.fill(task.claim, one))
                 task.claim = None
             self._resume(task, one)

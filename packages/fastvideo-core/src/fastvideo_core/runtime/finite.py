@@ -15,29 +15,26 @@ __all__ = ["check_finite"]
 
 
 def check_finite(results: Sequence[StepResult[Any]]) -> Sequence[StepResult[Any]]:
-    """Return results that all say whether they are finite; the verdicts come from the device in one copy."""
+    """Return results of which none is left that is not finite and does not say so.
+
+    That all are finite, the usual case, is told by one reduction over all of them; the rows are looked at one by one
+    only where it is not so.
+    """
     asked = [result for result in results if result.is_finite is None]
-    if not asked:
+    if not asked or _are_all_finite(list(_floating([result.values for result in asked]))):
         return results
-    verdicts = iter(_are_finite([result.values for result in asked]))
-    return [
-        result if result.is_finite is not None else dataclasses.replace(result, is_finite=next(verdicts))
-        for result in results
-    ]
+    return [result if result.is_finite is not None else _checked(result) for result in results]
 
 
-def _are_finite(values: Sequence[Any]) -> list[bool]:
-    flags, owners = [], []
-    for index, value in enumerate(values):
-        for tensor in _floating(value):
-            flags.append(torch.isfinite(tensor).all())
-            owners.append(index)
-    verdicts = [True] * len(values)
-    if flags:
-        device = flags[0].device
-        for index, is_finite in zip(owners, torch.stack([flag.to(device) for flag in flags]).tolist(), strict=True):
-            verdicts[index] &= is_finite
-    return verdicts
+def _are_all_finite(tensors: Sequence[Tensor]) -> bool:
+    alike: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault((tensor.dtype, tensor.device), []).append(tensor.reshape(-1))
+    return all(bool(torch.isfinite(torch.cat(group)).all()) for group in alike.values())
+
+
+def _checked(result: StepResult[Any]) -> StepResult[Any]:
+    return dataclasses.replace(result, is_finite=_are_all_finite(list(_floating(result.values))))
 
 
 def _floating(value: Any) -> Iterator[Tensor]:

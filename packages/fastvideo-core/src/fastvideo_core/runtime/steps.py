@@ -108,7 +108,7 @@ def _run(
             _release_cached_memory(instance.device)
         half = len(plans) // 2 if is_memory else 1
         return _run_parts(instance, [plans[i : i + half] for i in range(0, len(plans), half)], tap), False
-    if len(plans) == 1 or all(result.is_finite for result in results):
+    if len(plans) == 1 or all(result.is_finite is not False for result in results):
         return list(results), True
     return _without_failed_rows(instance, plans, results, tap), False
 
@@ -132,9 +132,9 @@ def _without_failed_rows(
     instance: ModelInstance, plans: Sequence[WorkPlan[Any]], results: Sequence[StepResult[Any]], tap: Tap | None
 ) -> list[Outcome]:
     """Run the rows that are finite again, without those that are not."""
-    good = [plan for plan, result in zip(plans, results, strict=True) if result.is_finite]
+    good = [plan for plan, result in zip(plans, results, strict=True) if result.is_finite is not False]
     again = iter(_run(instance, good, tap)[0] if good else ())
-    return [next(again) if result.is_finite else result for result in results]
+    return [next(again) if result.is_finite is not False else result for result in results]
 
 
 def _failure(error: BaseException, plan: WorkPlan[Any]) -> FastVideoError:
