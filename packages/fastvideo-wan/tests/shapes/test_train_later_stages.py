@@ -184,6 +184,7 @@ def test_the_written_folder_loads_in_diffusers_and_has_a_card(with_latents: Trai
     assert (with_latents.folder / "sheets" / "shipped-1x48x80.png").is_file()
     card = ModelCard.from_json((folder / "card.json").read_text(encoding="utf-8"), origin="test")
     assert card.figures["num_prompts"] == 2
+    assert {"all_at_half_steps", "all_at_other_sizes", "all_at_worst_size"} <= set(card.figures)
     width = card.capabilities.tasks["text_to_video"].parameters["width"]
     assert (width.minimum, width.maximum, width.multiple_of) == (48, 96, 16)
     pipeline = diffusers.WanPipeline.from_pretrained(folder)

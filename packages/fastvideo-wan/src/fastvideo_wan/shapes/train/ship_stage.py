@@ -248,4 +248,9 @@ def _card_figures(figures: dict[str, Any]) -> dict[str, Any]:
         flat[name] = row["part"]
         flat[f"{name}_low"], flat[f"{name}_high"] = row["interval_95"]
         flat["num_prompts"] = row["n"]
+    if "generated_half_steps" in figures:
+        flat["all_at_half_steps"] = figures["generated_half_steps"]["all"]["part"]
+    if others := [table["all"] for table in figures.get("generated_at_other_sizes", {}).values()]:
+        flat["all_at_other_sizes"] = round(sum(row["right"] for row in others) / sum(row["n"] for row in others), 4)
+        flat["all_at_worst_size"] = min(row["part"] for row in others)
     return flat
