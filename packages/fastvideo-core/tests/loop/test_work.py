@@ -30,8 +30,9 @@ PLAN = WorkPlan(
 )  # fmt: skip
 
 
-def test_a_plan_cannot_be_changed():
-    for value in (PLAN, PLAN.resources, PLAN.cache, PLAN.placement, StepResult(None), Wait("time", 1.0), Done()):
+def test_the_parts_of_a_plan_cannot_be_changed():
+    assert not hasattr(PLAN, "__dict__"), "a plan holds its fields and nothing else"
+    for value in (PLAN.resources, PLAN.cache, PLAN.placement, StepResult(None), Wait("time", 1.0), Done()):
         field = next(iter(type(value).__dataclass_fields__), "x")
         with pytest.raises((dataclasses.FrozenInstanceError, TypeError)):
             setattr(value, field, None)

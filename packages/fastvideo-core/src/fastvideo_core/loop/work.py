@@ -12,6 +12,8 @@ from fastvideo_core.cache.base import CacheKey
 from fastvideo_core.request.cancel import CancelScope
 
 __all__ = [
+    "ANYWHERE",
+    "NO_CACHE",
     "BatchKey",
     "CachePlan",
     "Done",
@@ -159,6 +161,13 @@ class PlacementHint:
     affinity: str = ""
 
 
+NO_CACHE = CachePlan()
+"""The plan of a step that touches no cache."""
+
+ANYWHERE = PlacementHint()
+"""The hint of a step that any worker of the main pool may run."""
+
+
 @dataclass(frozen=True, slots=True)
 class EmitSpec:
     """A sink that a step fills.
@@ -208,9 +217,9 @@ class PluginWork:
     states: Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkPlan(Generic[PayloadT]):
-    """The next step of a loop.
+    """The next step of a loop. Nobody changes one; it is not frozen because one is made at every step.
 
     Attributes:
         loop_id: The loop.

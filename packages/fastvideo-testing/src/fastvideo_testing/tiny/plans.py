@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import ModelView
 from fastvideo_core.loop.sharing import result_key
 from fastvideo_core.loop.work import (
+    ANYWHERE,
+    NO_CACHE,
     BatchKey,
     CachePlan,
     EmitSpec,
-    PlacementHint,
     Profile,
     ResourceRequest,
     ShapeSignature,
@@ -53,24 +55,17 @@ def make_plan(
 
     A step whose result follows from `shared_inputs` alone is run once for all requests that ask for it.
     """
-    key = BatchKey(
-        instance_id=model.instance_id,
-        component=component,
-        loop_kind=spec.loop_id,
-        shape_sig=shape,
-        precision=model.precision,
-        weights_version=model.weights_version,
-        profile=profile,
-        variant="exact" if is_exact else "fast",
+    key = _batch_key(
+        model.instance_id, component, spec.loop_id, shape, model.precision, model.weights_version, profile, is_exact
     )
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
-        resources=ResourceRequest(StepCost(flops=flops, activation_bytes=4.0 * flops), sinks=len(emits)),
-        cache=CachePlan(result_key=None if shared_inputs is None else result_key(model, key, **shared_inputs)),
-        placement=PlacementHint(),
+        resources=_resources(flops, len(emits)),
+        cache=NO_CACHE if shared_inputs is None else CachePlan(result_key=result_key(model, key, **shared_inputs)),
+        placement=ANYWHERE,
         cancel_scope=scope,
         emits=emits,
         batch_key=key,
@@ -80,3 +75,32 @@ def make_plan(
         profile=profile,
         max_batch=1 if is_exact else None,
     )
+
+
+@lru_cache(maxsize=256)
+def _batch_key(
+    instance_id: str,
+    component: str,
+    loop_id: str,
+    shape: ShapeSignature,
+    precision: str,
+    weights_version: str,
+    profile: Profile,
+    is_exact: bool,
+) -> BatchKey:
+    """Return a batch key; the steps of a loop have the same one, so that it is not made anew at each."""
+    return BatchKey(
+        instance_id=instance_id,
+        component=component,
+        loop_kind=loop_id,
+        shape_sig=shape,
+        precision=precision,
+        weights_version=weights_version,
+        profile=profile,
+        variant="exact" if is_exact else "fast",
+    )
+
+
+@lru_cache(maxsize=256)
+def _resources(flops: float, num_sinks: int) -> ResourceRequest:
+    return ResourceRequest(StepCost(flops=flops, activation_bytes=4.0 * flops), sinks=num_sinks)
