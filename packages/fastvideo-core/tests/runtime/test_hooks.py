@@ -357,3 +357,11 @@ def test_a_checkpoint_goes_on_with_the_interceptors_states(spec, tmp_path, card,
     ):
         np.testing.assert_array_equal(latents(engine, num_inference_steps=8), expected)
     assert 0 < calls[4] < 4, "it went on from a checkpoint"
+
+
+def test_a_result_says_which_interceptors_made_it(open_with):
+    with open_with(HOLD, REUSE, options={"interceptor.reuse": {"period": 1}}) as engine:
+        made = submit(engine, plugins={"interceptor.hold": {"period": 3}}).result(30).latents.provenance.parameters
+    assert (made["plugins.interceptor.hold"].value, made["plugins.interceptor.hold"].source) == ("hold", "deploy")
+    hold, reuse = made["plugins.interceptor.hold.period"], made["plugins.interceptor.reuse.period"]
+    assert (hold.value, hold.source, reuse.value, reuse.source) == (3, "request", 1, "deploy")

@@ -33,20 +33,15 @@ def value(handle):
     return handle.result(60).latents.latents
 
 
-@pytest.fixture(params=["shapes", "experts"])
-def card(request):
-    return "wan-shapes" if request.param == "shapes" else str(request.getfixturevalue("experts"))
-
-
 def open_with(card, *specs, **options):
     return Engine.open(card, extensions=extensions_of(*specs, options=options or None))
 
 
 @pytest.mark.parametrize("spec", [HOLD, REUSE], ids=lambda spec: spec.name)
-def test_a_period_of_one_is_as_good_as_none(spec, card):
+def test_a_period_of_one_is_as_good_as_none(spec):
     plugins = {f"interceptor.{spec.name}": {"period": 1}}
     harmless = replace(spec, distribution_altering=False, declared_error=0.0)
-    with open_with(card, harmless) as engine, Engine.open(card) as plain:
+    with open_with("wan-shapes", harmless) as engine, Engine.open("wan-shapes") as plain:
         exact, expected = (value(latents(one, exact=True, plugins=p)) for one, p in ((engine, plugins), (plain, None)))
         np.testing.assert_array_equal(exact, expected)
         fast, expected = (value(latents(one, plugins=p)) for one, p in ((engine, plugins), (plain, None)))
@@ -54,11 +49,11 @@ def test_a_period_of_one_is_as_good_as_none(spec, card):
 
 
 @pytest.mark.parametrize("spec", [HOLD, REUSE], ids=lambda spec: spec.name)
-def test_four_requests_together_are_as_each_alone(spec, card):
+def test_four_requests_together_are_as_each_alone(spec, experts):
     plugin = f"interceptor.{spec.name}"
     asked = [(f"prompt {i}", {"seed": i, "num_inference_steps": 4 + i}, {plugin: {"period": 1 + i}}) for i in range(4)]
     options = RuntimeOptions(scheduler=SchedulerConfig(max_batch=1))
-    with Engine.open(card, options=options, extensions=extensions_of(spec)) as engine:
+    with Engine.open(str(experts), options=options, extensions=extensions_of(spec)) as engine:
         alone = [value(latents(engine, prompt, plugins=p, **given)) for prompt, given, p in asked]
         handles = [latents(engine, prompt, plugins=p, **given) for prompt, given, p in asked]
         together = [value(handle) for handle in handles]

@@ -28,7 +28,6 @@ def run(args: Namespace, shell: Shell) -> int:
 
     deployment = deploy(resolve_config(args.file, assignments=args.set))
     config, failed = deployment.resolved.config, deployment.extensions.failed
-    deployment.runtime_options()
     cards = list(dict.fromkeys([config.card, *config.cards]))
     for name in cards:
         deployment.check(deployment.find_card(name))

@@ -10,7 +10,7 @@ from fastvideo_core.program.base import ArtifactNode
 from fastvideo_core.request.artifacts import Artifact, LatentArtifact, VideoArtifact
 from fastvideo_core.request.provenance import Provenance
 from fastvideo_core.runtime.instance import ModelInstance
-from fastvideo_core.runtime.prepare import PreparedRequest
+from fastvideo_core.runtime.prepare import PreparedRequest, plugin_options
 
 __all__ = ["make_artifact", "make_provenance"]
 
@@ -47,6 +47,7 @@ def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: Mod
         **{name: {"value": text, "source": "request"} for name, text in texts.items()},
         **prepared.parameters.to_json(),
         **_overrides(prepared),
+        **_plugins(prepared, instance),
         "precision": {"value": instance.precision, "source": "engine"},
         "exact": {"value": prepared.request.exact, "source": "request"},
     }
@@ -62,6 +63,21 @@ def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: Mod
             "seed": prepared.parameters.get("seed"),
         }
     )
+
+
+def _plugins(prepared: PreparedRequest, instance: ModelInstance) -> dict[str, Any]:
+    """Return the options of the interceptors that are on, under `plugins.PLUGIN.OPTION`."""
+    if instance.hooks is None:
+        return {}
+    extensions, given = instance.hooks.extensions, prepared.request.plugins
+    records: dict[str, Any] = {}
+    for name, options in plugin_options(prepared, extensions).items():
+        plugin = extensions.interceptors[name].plugin
+        records[f"plugins.{plugin}"] = {"value": name, "source": "deploy"}
+        for option, value in () if options is None else options.model_dump(mode="json").items():
+            source = "request" if option in given.get(plugin, {}) else "deploy"
+            records[f"plugins.{plugin}.{option}"] = {"value": value, "source": source}
+    return records
 
 
 def _overrides(prepared: PreparedRequest) -> dict[str, Any]:

@@ -228,7 +228,7 @@ class _HookedBody:
         if self._observers:
             seconds = time.perf_counter() - started_at
             results = check_finite(results)
-            seen = [ResultView(bool(one.is_finite), one.is_computed, one.scalars) for one in results]
+            seen = [ResultView(one.is_finite is not False, one.is_computed, one.scalars) for one in results]
             for one in self._observers:
                 _told(one, one.observer.step_finished, views, seen, seconds)
         return results

@@ -338,7 +338,7 @@ class RequestRun:
         loop = self._instance.loop(node.loop)
         saved = self._saved.pop(node.node_id, None)
         if saved is None:
-            request = self.loop_request(node, scope)
+            request = self._loop_request(node, scope)
             where = f"{scope.path()}: the start of {node.loop}"
             start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
             saved = RunningNode(node.loop, await _Asked(start), 0)
@@ -407,8 +407,7 @@ class RequestRun:
         given = ", ".join(result.outputs) or "nothing"
         raise ExecutionError(f"{self.scope.path()}: loop {edge.node} gave no {edge.output!r}; it gave {given}")
 
-    def loop_request(self, node: ModelLoopNode, scope: CancelScope) -> LoopRequest:
-        """Return what a loop is started with, once its sources have ended."""
+    def _loop_request(self, node: ModelLoopNode, scope: CancelScope) -> LoopRequest:
         request = self.prepared.request
         return LoopRequest(
             request_id=request.request_id,

@@ -18,18 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import InputError
-from fastvideo_core.loop.base import LoopContext
+from fastvideo_core.loop.driver import LoopRun
 from fastvideo_core.loop.state import encode_state
-from fastvideo_core.loop.work import Done, WorkPlan
 from fastvideo_core.parity import run_ladder
-from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart
 from fastvideo_core.runtime.durable import CheckpointPolicy, StateStore
 from fastvideo_core.runtime.durable.base import RunningNode
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import local_folder
-from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
-from fastvideo_core.runtime.run import RequestRun, make_generator
+from fastvideo_core.runtime.prepare import prepare_request
+from fastvideo_core.runtime.run import RequestRun
 from fastvideo_core.runtime.validate import card_problems, checkpoint_problems
 from fastvideo_testing.contract.base import ContractError, latents_of, load, make_requests
 from fastvideo_testing.gate import GateError, run_gate
@@ -61,22 +59,11 @@ def check_card(card: ModelCard) -> None:
 
 def check_next(card: ModelCard, parameters: Mapping[str, Any]) -> None:
     """`next` launches nothing, draws nothing, changes nothing, and says the same again."""
-    instance = load(card)
     (prepared,) = make_requests(card, parameters, 1)
-    for loop, state, step in _steps(instance, prepared):
-        before, random_state = encode_state(state), torch.get_rng_state()
-        with _CountCalls() as counted:
-            first = loop.next(state)
-            second = loop.next(state)
-        where = f"loop {step.loop_id} of {card.model_id}, step {step.step_index + 1}"
-        if counted.names:
-            raise ContractError(f"{where}: next launches {', '.join(sorted(set(counted.names)))}")
-        if encode_state(state) != before:
-            raise ContractError(f"{where}: next changes the state")
-        if not torch.equal(torch.get_rng_state(), random_state):
-            raise ContractError(f"{where}: next draws random numbers")
-        if not _is_same(first, second):
-            raise ContractError(f"{where}: next says something else when it is asked again")
+    pool = _AskingPool(load(card))
+    pool.run([prepared])
+    if pool.problem is not None:
+        raise ContractError(pool.problem)
 
 
 def check_fresh_process(card: ModelCard, parameters: Mapping[str, Any], folder: Path) -> None:
@@ -136,7 +123,7 @@ def check_costs(card: ModelCard, small: Mapping[str, Any], large: Mapping[str, A
         larger = costs["large"][loop_id][0]
         where = f"loop {loop_id} of {card.model_id}"
         if not larger > stated > 0:
-            raise ContractError(f"{where}: a larger step costs {larger:.3g} operations, a smaller one {stated:.3g}")
+            raise ContractError(f"{where}: larger steps cost {larger:.3g} operations, smaller ones {stated:.3g}")
         ratio = stated / counted if counted else float("inf")
         if not 1 / factor <= ratio <= factor:
             raise ContractError(
@@ -196,37 +183,37 @@ class _CountCalls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Untapped:
-    is_tapped = False
-    blocks_runner = None
+class _AskingPool(Pool):
+    """Asks for every step twice more before it is made.
 
-    def tap(self, name: str, value: torch.Tensor) -> None:
-        """Drop it."""
+    Attributes:
+        problem: The first thing that was wrong with the answers.
+    """
+
+    def __init__(self, instance: ModelInstance) -> None:
+        super().__init__(instance)
+        self.problem: str | None = None
+
+    def _call(self, tasks: list[Any]) -> None:
+        (task,) = tasks
+        if self.problem is None:
+            what = _problem_of_next(task.run.loop_runs[task.node.node_id])
+            self.problem = None if what is None else f"{task.wish.where()}: next {what}"
+        super()._call(tasks)
 
 
-def _steps(instance: ModelInstance, prepared: PreparedRequest) -> Iterator[tuple[Any, Any, WorkPlan[Any]]]:
-    """Yield loop, state and plan before every step of a request, which runs on as it is iterated over."""
-    run = RequestRun(prepared, instance, lambda _: None)
-    for node in prepared.nodes:
-        if isinstance(node, ModelLoopNode):
-            yield from _node_steps(instance, run, node)
-
-
-def _node_steps(instance: ModelInstance, run: RequestRun, node: ModelLoopNode) -> Iterator[tuple[Any, Any, Any]]:
-    if node.requires_input is not None and run.prepared.inputs.get(node.requires_input) is None:
-        run.results[node.node_id] = None
-        return
-    loop = instance.loop(node.loop)
-    request = run.loop_request(node, run.scope.child("loop", node.node_id))
-    state = loop.init(request, LoopContext(make_generator))
-    while not isinstance(plan := loop.next(state), Done):
-        if not isinstance(plan, WorkPlan):
-            raise ContractError(f"loop {node.loop}: waits, and no request of the suite is a session")
-        yield loop, state, plan
-        with torch.no_grad():
-            (result,) = instance.steps[node.loop](instance, [plan], _Untapped())
-        state = loop.advance(state, result)
-    run.results[node.node_id] = loop.finalize(state)
+def _problem_of_next(run: LoopRun[Any]) -> str | None:
+    """Return what asking for the next step does besides answering."""
+    before, random_state = encode_state(run.state), torch.get_rng_state()
+    with _CountCalls() as counted:
+        first, second = run.loop.next(run.state), run.loop.next(run.state)
+    if counted.names:
+        return f"launches {', '.join(sorted(set(counted.names)))}"
+    if encode_state(run.state) != before:
+        return "changes the state"
+    if not torch.equal(torch.get_rng_state(), random_state):
+        return "draws random numbers"
+    return None if _is_same(first, second) else "says something else when it is asked again"
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -292,15 +279,29 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _step_costs(instance: ModelInstance, given: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return stated and counted operations of the last step of each generative loop."""
+    """Return stated and counted operations of the generative loops' steps, added up."""
     (prepared,) = make_requests(instance.card, given, 1)
-    costs = {}
-    for _, _, plan in _steps(instance, prepared):
-        if instance.card.loops[plan.loop_id].is_generative:
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                instance.steps[plan.loop_id](instance, [plan], _Untapped())
-            costs[plan.loop_id] = (plan.resources.cost.flops, float(counter.get_total_flops()))
-    return costs
+    pool = _CountingPool(instance)
+    pool.run([prepared])
+    return pool.costs
+
+
+class _CountingPool(Pool):
+    """Adds up the operations of generative steps: those that are stated, and those that are counted."""
+
+    def __init__(self, instance: ModelInstance) -> None:
+        super().__init__(instance)
+        self._card = instance.card
+        self.costs: dict[str, tuple[float, float]] = {}
+
+    def _call(self, tasks: list[Any]) -> None:
+        (plan,) = (task.wish for task in tasks)
+        with FlopCounterMode(display=False) as counter:
+            super()._call(tasks)
+        if self._card.loops[plan.loop_id].is_generative:
+            stated, counted = self.costs.get(plan.loop_id, (0.0, 0.0))
+            cost = plan.resources.cost.flops
+            self.costs[plan.loop_id] = (stated + cost, counted + float(counter.get_total_flops()))
 
 
 def _inputs(card: ModelCard, task: str) -> tuple[TextPart | ImagePart, ...]:
