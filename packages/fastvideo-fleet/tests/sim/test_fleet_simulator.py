@@ -35,6 +35,18 @@ def test_coming_back_costs_the_transfer(make_rows, small_fleet):
     assert result.num_suspends == 1
 
 
+def test_a_session_is_in_one_of_three_states(make_rows, small_fleet):
+    trace = make_rows("0 a arrive", "1 a idle", "5 a activate", "6 a depart", "7 b arrive", duration_s=8.0)
+    seen, states = [], []
+
+    def watch(view, event):
+        seen.extend(view.sessions.values() if not seen else ())
+        states.append(seen[0].state.name)
+
+    simulate(trace, small_fleet, make_policy("load-aware", num_gpus=1), observer=watch)
+    assert states == ["EXECUTION", "SUSPENDED", "EXECUTION", "TERMINATED", "TERMINATED"]
+
+
 def test_a_full_fleet_makes_sessions_wait(make_rows, small_fleet):
     rows = [f"0 s{i} arrive" for i in range(4)]
     trace = make_rows(*rows, "4 s0 depart", "9 s3 idle", duration_s=10.0)

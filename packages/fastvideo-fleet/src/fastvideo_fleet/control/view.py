@@ -26,6 +26,7 @@ __all__ = [
     "FleetEvent",
     "FleetView",
     "Policy",
+    "SessionState",
     "SessionView",
     "Signal",
     "WorkerState",
@@ -50,6 +51,17 @@ class WorkerState(IntEnum):
 
 OFF, STARTING, READY, DRAINING = (int(state) for state in WorkerState)
 """The states as plain numbers: looking a member up takes longer than what is done with it."""
+
+
+class SessionState(IntEnum):
+    """What a session is doing: the paper's three states."""
+
+    EXECUTION = 0
+    """It has a place on a worker."""
+    SUSPENDED = 1
+    """It has none: its state is on the host, whether its user pauses or it waits for a worker."""
+    TERMINATED = 2
+    """It has ended, and nothing of it is kept."""
 
 
 class Signal(IntEnum):
@@ -102,6 +114,7 @@ class SessionView:
         available_s: From when its suspended state can be resumed.
         is_running: Whether it is in its worker's batches, rather than about to join them.
         is_fresh: Whether it has no state yet, so that nothing has to be resumed.
+        has_ended: Whether it has departed.
         num_chunks: Chunks made for it, the one in flight included once the session has left the worker.
     """
 
@@ -116,7 +129,15 @@ class SessionView:
     available_s: float = 0.0
     is_running: bool = False
     is_fresh: bool = True
+    has_ended: bool = False
     num_chunks: int = 0
+
+    @property
+    def state(self) -> SessionState:
+        """What the session is doing."""
+        if self.has_ended:
+            return SessionState.TERMINATED
+        return SessionState.EXECUTION if self.worker >= 0 else SessionState.SUSPENDED
 
 
 class FleetView:

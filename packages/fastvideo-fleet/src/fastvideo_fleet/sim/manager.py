@@ -180,6 +180,7 @@ class SessionManager:
         self._release(session)
         (view.num_active if is_active else view.num_idle)[session.model] -= 1
         del view.sessions[index]
+        session.has_ended = True
         return session
 
     def _release(self, session: SessionView) -> float:
