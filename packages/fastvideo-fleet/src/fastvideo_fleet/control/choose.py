@@ -64,10 +64,10 @@ def first_chunk_s(draft: Draft, slots: Slots, delay_s: float, *, only_known: boo
     view = draft.view
     boundary = view.boundary_s[slots]
     period = view.period_s[slots]
-    to_now = np.maximum(np.ceil((view.now_s - boundary) / period), 0.0)
     to_ready = np.maximum(np.ceil((view.now_s + delay_s - boundary) / period), 0.0)
     done: npt.NDArray[np.float64] = boundary + to_ready * period - view.now_s + draft.next_chunk_s(slots)
     if only_known:
+        to_now = np.maximum(np.ceil((view.now_s - boundary) / period), 0.0)
         done[(to_ready > to_now) & (view.count[slots] > 0)] = np.inf
     return done
 

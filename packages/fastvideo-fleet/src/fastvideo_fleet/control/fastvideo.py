@@ -183,24 +183,26 @@ class FastVideo:
                 continue
             slots = draft.serving(session.model)
             goal_s = self._models[session.model].goal_s
-            slot = self._best_slot(draft, slots, view.resume_delay_s(session), goal_s)
+            slot, done_s = self._best_slot(draft, slots, view.resume_delay_s(session), goal_s)
             if slot < 0:
                 full.add(session.model)
                 continue
-            slot = self._relay(draft, decision, session, slots, slot)
+            slot = self._relay(draft, decision, session, slots, slot, done_s)
             draft.add(slot)
             decision.place.append((index, slot))
             is_over = is_over or view.chunk_s[view.class_of[slot], draft.count[slot]] > goal_s
         return is_over
 
-    def _relay(self, draft: Draft, decision: Decision, session: SessionView, slots: Slots, slot: int) -> int:
+    def _relay(
+        self, draft: Draft, decision: Decision, session: SessionView, slots: Slots, slot: int, done_s: float
+    ) -> int:
         """Return where a newcomer goes: `slot`, or a place that somebody leaves for another, if that is faster."""
         view, settings = draft.view, self.settings
-        delay_s = view.resume_delay_s(session)
         waited_s = view.now_s - session.since_s
-        direct_s = waited_s + float(first_chunk_s(draft, np.array([slot]), delay_s)[0])
+        direct_s = waited_s + done_s
         if not settings.can_migrate or direct_s <= self._models[session.model].goal_s + settings.relay_wait_s:
             return slot
+        delay_s = view.resume_delay_s(session)
         relay = best_relay(draft, slots, delay_s, waited_s=waited_s, max_moves=settings.max_relays)
         if relay is None or direct_s - relay.worst_s <= settings.migration_weight * view.spec.migration_s:
             return slot
@@ -239,14 +241,20 @@ class FastVideo:
         return [one.index for one in sessions]
 
     @staticmethod
-    def _best_slot(draft: Draft, slots: Slots, delay_s: float, goal_s: float, *, only_known: bool = False) -> int:
-        """Return where the next chunk is done first; every second over the goal, which stays, counts twice."""
+    def _best_slot(
+        draft: Draft, slots: Slots, delay_s: float, goal_s: float, *, only_known: bool = False
+    ) -> tuple[int, float]:
+        """Return where the next chunk is done first, and in how many seconds; slot -1 if there is no room.
+
+        Every second of the batch time over the goal, which stays, counts twice.
+        """
         if len(slots) == 0:
-            return -1
-        length = draft.next_chunk_s(slots)
-        score = first_chunk_s(draft, slots, delay_s, only_known=only_known) + np.maximum(length - goal_s, 0.0)
+            return -1, np.inf
+        over = draft.next_chunk_s(slots)
+        done = first_chunk_s(draft, slots, delay_s, only_known=only_known)
+        score = done + np.maximum(over - goal_s, 0.0)
         best = int(score.argmin())
-        return int(slots[best]) if np.isfinite(score[best]) else -1
+        return (int(slots[best]), float(done[best])) if np.isfinite(score[best]) else (-1, np.inf)
 
     def _rebalance(self, draft: Draft, decision: Decision, model: _Model) -> None:
         """Bring workers over the goal back to the best that the fleet can do, if that is worth the moves."""
@@ -302,11 +310,10 @@ class FastVideo:
             return False
         delay_s = view.leave_delay_s(session)
         others = slots[slots != source]
-        target = self._best_slot(draft, others, delay_s, aim, only_known=True)
+        target, done_s = self._best_slot(draft, others, delay_s, aim, only_known=True)
         if target < 0:
             return False
-        takes = float(first_chunk_s(draft, np.array([target]), delay_s)[0])
-        if takes - (delay_s - view.spec.migration_s * session.size) > limit:
+        if done_s - (delay_s - view.spec.migration_s * session.size) > limit:
             return False  # the move would cost this session more than it gains the others; a better moment comes
         draft.remove(source)
         draft.add(target)
