@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastvideo_core.errors import CheckpointError
+from fastvideo_core.runtime.attention import takes_attention
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent
 from fastvideo_core.runtime.loading import load_weights
 from fastvideo_core.runtime.weights.keys import rename_by_rules
@@ -30,10 +31,13 @@ VISION_KEYS = rename_by_rules([(r"^vision_model\.", "")])
 """Published vision encoders carry a prefix that newer versions of their library have dropped."""
 
 
+@takes_attention
 def build_transformer(source: ComponentSource) -> LoadedComponent:
     """Load a transformer."""
     config = WanTransformerConfig.from_folder(source.folder / source.files.folder)
-    return load_weights(source, lambda: WanTransformer(config)).as_component(config)
+    loaded = load_weights(source, lambda: WanTransformer(config))
+    loaded.module.use_attention(source.attention)
+    return loaded.as_component(config)
 
 
 def build_vae(source: ComponentSource) -> LoadedComponent:

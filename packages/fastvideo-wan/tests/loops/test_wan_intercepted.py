@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fastvideo_core.errors import PluginError
+from fastvideo_core.extend import AttentionBackendSpec
+from fastvideo_core.extend.extensions import NO_EXTENSIONS
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
@@ -80,3 +84,25 @@ def test_a_step_cache_on_a_distilled_card_is_refused_before_its_weights():
         PluginError, match="needs 8 steps or more, and the weights of fastwan2.2-ti2v-5b were made for 3"
     ):
         Engine.open(card, extensions=extensions_of(replace(HOLD, needs_steps_at_least=8)))
+
+
+def test_an_attention_backend_computes_the_fast_mode(monkeypatch):
+    calls = []
+
+    def attend(query, key, value):
+        calls.append(tuple(query.shape))
+        weights = (query.transpose(1, 2) @ key.permute(0, 2, 3, 1) / query.shape[-1] ** 0.5).softmax(dim=-1)
+        return (weights @ value.transpose(1, 2)).transpose(1, 2)
+
+    module = types.ModuleType("fastvideo_made_up_attention")
+    module.attend = attend
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec = AttentionBackendSpec("plain", f"{module.__name__}:attend")
+    chosen = replace(NO_EXTENSIONS, attention_backends={"plain": spec}, attention="plain")
+    with Engine.open("wan-shapes", extensions=chosen) as engine, Engine.open("wan-shapes") as plain:
+        exact, expected = (value(latents(one, exact=True)) for one in (engine, plain))
+        np.testing.assert_array_equal(exact, expected)
+        assert calls == [], "the exact mode keeps the reference's own"
+        fast, expected = (value(latents(one)) for one in (engine, plain))
+    assert calls
+    np.testing.assert_allclose(fast, expected, rtol=0, atol=2e-4 * np.abs(expected).max())

@@ -177,12 +177,14 @@ def _open_engine(
 ) -> Engine:
     """Load what some tasks need of their card, and nothing else."""
     from fastvideo_core.runtime.allocator import keep_freed_memory
+    from fastvideo_core.runtime.attention import choose_attention
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_core.runtime.hooks import InstanceHooks
     from fastvideo_core.runtime.loading import load_instance
     from fastvideo_core.runtime.weights.text import format_bytes
 
-    hooks = InstanceHooks.of(setup.extensions(card), card)
+    extensions = setup.extensions(card)
+    hooks, attention = InstanceHooks.of(extensions, card), choose_attention(extensions, card)
     keep_freed_memory()
     instance = load_instance(
         card,
@@ -193,6 +195,7 @@ def _open_engine(
         on_read=lambda report: display.note(f"loaded {report.short()}"),
         loaded=host.components,
         hooks=hooks,
+        attention=attention,
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
     return Engine(

@@ -95,6 +95,7 @@ class Deployment:
         one = self.extensions
         return replace(
             one,
+            attention=self.attention(card),
             named=tuple(name for name in one.named if name not in without),
             observers={name: part for name, part in one.observers.items() if part.plugin not in without},
             interceptors={name: part for name, part in one.interceptors.items() if part.plugin not in without},
@@ -139,28 +140,18 @@ class Deployment:
         """Return the attention backend of a card.
 
         Raises:
-            ConfigError: No plugin that is on brings it, or it cannot run here.
+            ConfigError: No plugin that is on brings it, it cannot run here, or the card takes no other than torch's.
         """
-        config = self.resolved.config
         own = self._row(card).attention
-        name = own or config.attention
-        place: Place = ("attention",) if own is None else ("cards", self._key(card), "attention")
-        known = ["sdpa", *self.extensions.attention_backends]
-        if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
-            raise self.resolved.error(
-                place, "no plugin that is on brings such a backend", value=name, allowed=", ".join(known),
-                nearest=next(iter(near), None),
-            )  # fmt: skip
-        spec = self.extensions.attention_backends.get(name)
-        if spec is not None and spec.available is not None:
-            reason = resolve_plugin_ref(f"attention backend {name}", spec, "available")()
-            if reason is not None:
-                raise self.resolved.error(place, f"cannot run here: {reason}", value=name, allowed="sdpa")
+        name = own or self.resolved.config.attention
         if name != "sdpa":
-            raise self.resolved.error(
-                place, f"no component of card {card.model_id} takes another backend", value=name, allowed="sdpa"
-            )
+            from fastvideo_core.runtime.attention import choose_attention
+
+            place: Place = ("attention",) if own is None else ("cards", self._key(card), "attention")
+            try:
+                choose_attention(replace(self.extensions, attention=name), card)
+            except InputError as error:
+                raise self._translated(place, error) from error
         return name
 
     def runtime_options(self) -> RuntimeOptions:

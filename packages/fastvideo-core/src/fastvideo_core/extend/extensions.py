@@ -82,6 +82,7 @@ class Extensions:
         samplers: Samplers that plugins bring, by name.
         attention_backends: Attention backends that plugins bring, by name.
         transports: Transports that plugins bring, by name.
+        attention: The attention backend that is chosen; `sdpa` is torch's own.
     """
 
     registry: PluginRegistry
@@ -91,6 +92,7 @@ class Extensions:
     samplers: Mapping[str, SamplerSpec] = field(default_factory=dict)
     attention_backends: Mapping[str, AttentionBackendSpec] = field(default_factory=dict)
     transports: Mapping[str, TransportSpec] = field(default_factory=dict)
+    attention: str = "sdpa"
 
     @classmethod
     def load(

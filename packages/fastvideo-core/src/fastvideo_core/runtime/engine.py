@@ -22,6 +22,7 @@ from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.active import Active, Rebuilt
+from fastvideo_core.runtime.attention import choose_attention
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 from fastvideo_core.runtime.compile_cache import CompileCache, CompileOptions
 from fastvideo_core.runtime.control import ControlPlane
@@ -177,11 +178,17 @@ class Engine:
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
 
-        hooks = InstanceHooks.of(extensions, found)
+        hooks, attention = InstanceHooks.of(extensions, found), choose_attention(extensions, found)
 
         def load() -> ModelInstance:
             return load_instance(
-                found, device=device, precision=precision, tasks=tasks, on_progress=on_progress, hooks=hooks
+                found,
+                device=device,
+                precision=precision,
+                tasks=tasks,
+                on_progress=on_progress,
+                hooks=hooks,
+                attention=attention,
             )
 
         return cls(load(), options=options, max_running=max_running, tap=tap, store=store, reload=load)

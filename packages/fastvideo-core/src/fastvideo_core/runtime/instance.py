@@ -20,6 +20,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.runtime.attention import AttentionFunction
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.sleep import (
     Reload,
@@ -47,6 +48,7 @@ class ComponentSource:
         dtype: Number format to load into.
         device: Where to put it.
         is_check: Whether the files' names and shapes are only compared with the module's, and no tensor is read.
+        attention: What computes attention in place of torch's own, for factories marked `takes_attention`.
     """
 
     spec: ComponentSpec
@@ -55,6 +57,7 @@ class ComponentSource:
     dtype: torch.dtype
     device: torch.device
     is_check: bool = False
+    attention: AttentionFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)

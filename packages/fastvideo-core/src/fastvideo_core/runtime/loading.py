@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.loop.policies.precision import torch_dtype
+from fastvideo_core.runtime.attention import AttentionBackend
 from fastvideo_core.runtime.failures import is_out_of_memory
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, ModelInstance, needed_components
@@ -76,6 +77,7 @@ def load_instance(
     on_read: Callable[[LoadReport], None] | None = None,
     loaded: Mapping[str, LoadedComponent] | None = None,
     hooks: InstanceHooks | None = None,
+    attention: AttentionBackend | None = None,
 ) -> ModelInstance:
     """Load a card's components for some tasks.
 
@@ -89,6 +91,7 @@ def load_instance(
         on_read: Told what was read for each component that has weights, as soon as it is there.
         loaded: Components that are there already, by name.
         hooks: Observers and interceptors that are on; None if there are none.
+        attention: Attention backend; None for torch's own.
 
     Raises:
         UnknownTaskError: The card has no such task.
@@ -102,12 +105,17 @@ def load_instance(
     wanted = tuple(tasks or card.capabilities.tasks)
     for task in wanted:
         check_task(card, task)
+    if attention is not None:
+        attention.check(target, chosen)
     there = dict(loaded or {})
     specs = [spec for spec in needed_components(card, wanted) if spec.component_id not in there]
-    read = load_components(card, specs, target, chosen, access=access, on_progress=on_progress, on_read=on_read)
+    read = load_components(
+        card, specs, target, chosen, access=access, on_progress=on_progress, on_read=on_read, attention=attention
+    )
 
     def reload(names: Sequence[str]) -> dict[str, LoadedComponent]:
-        return load_components(card, [card.components[name] for name in names], target, chosen, access=access)
+        parts = [card.components[name] for name in names]
+        return load_components(card, parts, target, chosen, access=access, attention=attention)
 
     return ModelInstance(
         card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload, hooks=hooks
@@ -123,9 +131,12 @@ def load_components(
     access: HubAccess | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_read: Callable[[LoadReport], None] | None = None,
+    attention: AttentionBackend | None = None,
 ) -> dict[str, LoadedComponent]:
     """Load some components of a card, once their files are there and the memory for them is; see `load_instance`."""
     sources = _sources(card, specs, device, precision, access, on_progress)
+    if attention is not None:
+        sources = [replace(source, attention=attention.function) for source in sources]
     _check_memory(card, sources, precision, device)
     components: dict[str, LoadedComponent] = {}
     for source in sources:

@@ -17,6 +17,9 @@ from fastvideo_wan.models.context import LayerContext
 from fastvideo_wan.models.fused import inverse_norm, normalize_and_rotate
 from fastvideo_wan.models.rope import RotaryTables
 
+AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention of (query, key, value), all (B, any, N, K), with logits over the square root of K; gives (B, S, N, K)."""
+
 KeyValueExchange = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Stands between a self-attention and its keys and values, so that a chunk of a video can attend to earlier ones.
 
@@ -56,11 +59,15 @@ class SelfAttention(Attention):
     Args:
         config: The model's shape.
         index: The layer, for a `KeyValueExchange`.
+
+    Attributes:
+        backend: What computes the fast mode in place of torch's own; set once, when the model is loaded.
     """
 
     def __init__(self, config: WanTransformerConfig, index: int) -> None:
         super().__init__(config)
         self.index = index
+        self.backend: AttentionFunction | None = None
 
     def forward(self, hidden_BSD: Tensor, rotary: RotaryTables, exchange: KeyValueExchange | None = None) -> Tensor:
         """Return the attention's output in the reference's order of operations, shape (B, S, D)."""
@@ -80,12 +87,20 @@ class SelfAttention(Attention):
         query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
         key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
         value = self.split_heads(self.to_v(hidden_BSD))
-        return self._mix(query, key, value, exchange)
+        return self._mix(query, key, value, exchange, self.backend)
 
-    def _mix(self, query: Tensor, key: Tensor, value: Tensor, exchange: KeyValueExchange | None) -> Tensor:
+    def _mix(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        exchange: KeyValueExchange | None,
+        backend: AttentionFunction | None = None,
+    ) -> Tensor:
         if exchange is not None:
             key, value = exchange(self.index, key, value)
-        return self.project_out(attend(query, key, value))
+        mixed = attend(query, key, value) if backend is None else backend(query, key, value).flatten(2, 3)
+        return self.project_out(mixed)
 
 
 class CrossAttention(Attention):

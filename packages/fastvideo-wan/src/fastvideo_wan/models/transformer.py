@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
-from fastvideo_wan.models.attention import KeyValueExchange
+from fastvideo_wan.models.attention import AttentionFunction, KeyValueExchange
 from fastvideo_wan.models.block import BlockInputs, Opening, RowExpansion, WanBlock, modulation_vectors
 from fastvideo_wan.models.config import IMAGE_CONTEXT_TEXT_TOKENS, WanTransformerConfig
 from fastvideo_wan.models.context import TextContext, join_layers, merge_padding
@@ -79,6 +79,12 @@ class WanTransformer(nn.Module):
         self.norm_out = Float32LayerNorm(dim, config.eps, elementwise_affine=False)
         self.proj_out = nn.Linear(dim, config.out_channels * config.patch_volume)
         self.scale_shift_table = nn.Parameter(torch.randn(1, 2, dim) / dim**0.5)
+
+    def use_attention(self, backend: AttentionFunction | None) -> None:
+        """Let something else than torch compute the self-attention of the fast mode; called once, on loading."""
+        for block in self.blocks:
+            assert isinstance(block, WanBlock)
+            block.attn1.backend = backend
 
     def prepare_context(
         self,
