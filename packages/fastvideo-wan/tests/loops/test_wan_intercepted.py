@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fastvideo_core.errors import PluginError
-from fastvideo_core.extend import AttentionBackendSpec
+from fastvideo_core.extend import AttentionBackendSpec, SamplerSpec
 from fastvideo_core.extend.extensions import NO_EXTENSIONS
+from fastvideo_core.loop.samplers import SAMPLERS
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
@@ -106,3 +107,23 @@ def test_an_attention_backend_computes_the_fast_mode(monkeypatch):
         fast, expected = (value(latents(one)) for one in (engine, plain))
     assert calls
     np.testing.assert_allclose(fast, expected, rtol=0, atol=2e-4 * np.abs(expected).max())
+
+
+def test_a_plugins_sampler_makes_the_steps(monkeypatch):
+    module = types.ModuleType("fastvideo_made_up_sampler")
+    unipc, steps = SAMPLERS["unipc"], []
+
+    def step(*arguments, **named):
+        steps.append(arguments[0].sampler)
+        return unipc.step(*arguments, **named)
+
+    def make_schedule(spec):
+        return replace(unipc.make_schedule(spec), sampler="twin")
+
+    module.TWIN = replace(unipc, name="twin", step=step, make_schedule=make_schedule)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    extensions = replace(NO_EXTENSIONS, samplers={"twin": SamplerSpec("twin", f"{module.__name__}:TWIN")})
+    with Engine.open("wan-shapes", extensions=extensions) as engine:
+        twin, expected = (value(latents(engine, exact=True, sampler=name)) for name in ("twin", "unipc"))
+    assert steps == ["twin"] * 4
+    np.testing.assert_array_equal(twin, expected)

@@ -181,6 +181,7 @@ def _open_engine(
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_core.runtime.hooks import InstanceHooks
     from fastvideo_core.runtime.loading import load_instance
+    from fastvideo_core.runtime.samplers import load_samplers
     from fastvideo_core.runtime.weights.text import format_bytes
 
     extensions = setup.extensions(card)
@@ -196,6 +197,7 @@ def _open_engine(
         loaded=host.components,
         hooks=hooks,
         attention=attention,
+        samplers=load_samplers(extensions),
     )
     display.phase(f"loaded {format_bytes(instance.num_bytes)} of weights, {instance.precision} on {instance.device}")
     return Engine(

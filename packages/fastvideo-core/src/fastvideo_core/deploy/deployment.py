@@ -49,7 +49,12 @@ class Deployment:
             InputError: There is no such card, or what is there is none.
             CheckpointError: The folder or repository holds no known checkpoint.
         """
-        return self.catalog.find(self.resolved.config.card if name is None else name)
+        card = self.catalog.find(self.resolved.config.card if name is None else name)
+        if not self.extensions.samplers:
+            return card
+        from fastvideo_core.runtime.samplers import with_samplers
+
+        return with_samplers(card, self.extensions)
 
     def parameters(self, card: ModelCard, task: str) -> dict[str, Any]:
         """Return the parameters of a task that the config sets for a card.

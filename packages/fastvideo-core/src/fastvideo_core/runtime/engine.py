@@ -36,6 +36,7 @@ from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.offers import Offers
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
+from fastvideo_core.runtime.samplers import load_samplers, with_samplers
 from fastvideo_core.runtime.scheduler.base import Job, Limits, SchedulerConfig, WorkerSlot
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.scheduler.log import DecisionLog
@@ -178,7 +179,9 @@ class Engine:
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
 
+        found = with_samplers(found, extensions)
         hooks, attention = InstanceHooks.of(extensions, found), choose_attention(extensions, found)
+        samplers = load_samplers(extensions)
 
         def load() -> ModelInstance:
             return load_instance(
@@ -189,6 +192,7 @@ class Engine:
                 on_progress=on_progress,
                 hooks=hooks,
                 attention=attention,
+                samplers=samplers,
             )
 
         return cls(load(), options=options, max_running=max_running, tap=tap, store=store, reload=load)

@@ -20,6 +20,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.loop.base import Loop, StepBody
+from fastvideo_core.loop.samplers import SAMPLERS, Sampler
 from fastvideo_core.runtime.attention import AttentionFunction
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.sleep import (
@@ -96,6 +97,7 @@ class InstanceView:
         components: Loaded components by name.
         precision: Number format.
         weights_version: Content version of all weights.
+        samplers: Samplers by name.
     """
 
     def __init__(
@@ -106,8 +108,10 @@ class InstanceView:
         *,
         precision: str,
         weights_version: str,
+        samplers: Mapping[str, Sampler] = SAMPLERS,
     ) -> None:
         self.card = card
+        self.samplers = samplers
         self.instance_id = instance_id
         self.precision = precision
         self.weights_version = weights_version
@@ -145,6 +149,7 @@ class ModelInstance:
         device: Where the weights are.
         reload: Loads components anew, so that their weights can be dropped for a while; None rules that out.
         hooks: Observers and interceptors; None if there are none.
+        samplers: Samplers by name.
 
     Attributes:
         view: What the loops see of it.
@@ -163,8 +168,10 @@ class ModelInstance:
         device: torch.device,
         reload: Reload | None = None,
         hooks: InstanceHooks | None = None,
+        samplers: Mapping[str, Sampler] = SAMPLERS,
     ) -> None:
         self.card = card
+        self.samplers = samplers
         self.instance_id = instance_id
         self.precision = precision
         self.device = device
@@ -173,7 +180,9 @@ class ModelInstance:
         self._reload = reload
         self.hooks = hooks
         version = "+".join(part.weights_version for part in components.values() if part.weights_version)
-        self.view = InstanceView(card, instance_id, components, precision=precision, weights_version=version)
+        self.view = InstanceView(
+            card, instance_id, components, precision=precision, weights_version=version, samplers=samplers
+        )
         self.loops: dict[str, Loop[Any]] = {}
         self.steps: dict[str, StepBody] = {}
         for loop_id, spec in card.loops.items():

@@ -20,6 +20,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.loop.policies.precision import torch_dtype
+from fastvideo_core.loop.samplers import SAMPLERS, Sampler
 from fastvideo_core.runtime.attention import AttentionBackend
 from fastvideo_core.runtime.failures import is_out_of_memory
 from fastvideo_core.runtime.hooks import InstanceHooks
@@ -78,6 +79,7 @@ def load_instance(
     loaded: Mapping[str, LoadedComponent] | None = None,
     hooks: InstanceHooks | None = None,
     attention: AttentionBackend | None = None,
+    samplers: Mapping[str, Sampler] = SAMPLERS,
 ) -> ModelInstance:
     """Load a card's components for some tasks.
 
@@ -92,6 +94,7 @@ def load_instance(
         loaded: Components that are there already, by name.
         hooks: Observers and interceptors that are on; None if there are none.
         attention: Attention backend; None for torch's own.
+        samplers: Samplers by name.
 
     Raises:
         UnknownTaskError: The card has no such task.
@@ -118,7 +121,14 @@ def load_instance(
         return load_components(card, parts, target, chosen, access=access, attention=attention)
 
     return ModelInstance(
-        card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload, hooks=hooks
+        card,
+        card.model_id,
+        {**there, **read},
+        precision=chosen,
+        device=target,
+        reload=reload,
+        hooks=hooks,
+        samplers=samplers,
     )
 
 

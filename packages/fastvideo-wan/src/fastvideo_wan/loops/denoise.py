@@ -23,7 +23,7 @@ from fastvideo_core.loop.policies.cfg import (
 )
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.policies.experts import Expert, ExpertPolicy, SingleExpert, StepIndexExperts, TimestepExperts
-from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler
+from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler, samplers_of
 from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
@@ -211,7 +211,7 @@ class DenoiseLoop:
         """Fix the schedule and draw the noise."""
         options, parameters = self._spec.options, request.parameters
         guidance = guidance_of(options, parameters, is_exact=request.is_exact)
-        sampler = get_sampler(str(parameters["sampler"]))
+        sampler = get_sampler(str(parameters["sampler"]), samplers_of(self._model))
         schedule = sampler.make_schedule(self._schedule_spec(parameters))
         generator = ctx.make_generator(int(parameters["seed"]))
         shape = self._latent_shape(parameters)

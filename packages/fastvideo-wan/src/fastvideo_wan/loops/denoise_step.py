@@ -6,7 +6,7 @@ columns; S video tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,7 +21,7 @@ from fastvideo_core.loop.policies.conditioning import (
     pad_text,
     token_timesteps,
 )
-from fastvideo_core.loop.samplers import get_sampler
+from fastvideo_core.loop.samplers import Sampler, get_sampler, samplers_of
 from fastvideo_core.loop.work import StepResult, WorkPlan
 from fastvideo_wan.loops.denoise import (
     ContextPayload,
@@ -49,7 +49,7 @@ def run_step(
     payloads = [plan.payload for plan in plans]
     transformer: WanTransformer = instance.component(payloads[0].component)
     if not isinstance(payloads[0], ContextPayload):
-        return _denoise(transformer, payloads, ctx)
+        return _denoise(transformer, payloads, ctx, samplers_of(instance))
     make = _exact_contexts if payloads[0].is_exact else _batched_contexts
     return [
         StepResult(
@@ -100,7 +100,10 @@ def _image(transformer: WanTransformer, payload: ContextPayload) -> Tensor | Non
 
 
 def _denoise(
-    transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext
+    transformer: WanTransformer,
+    payloads: Sequence[DenoisePayload],
+    ctx: StepContext,
+    samplers: Mapping[str, Sampler],
 ) -> list[StepResult[DenoiseValues]]:
     hooks = hooks_of(ctx)
     if hooks is not None:
@@ -109,15 +112,17 @@ def _denoise(
         velocities = [_exact_velocity(transformer, payload, ctx) for payload in payloads]
     else:
         velocities = list(_batched_velocity(transformer, payloads, ctx).split(1))
-    values = [_sampler_step(payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
+    values = [
+        _sampler_step(get_sampler(payload.schedule.sampler, samplers), payload, velocity)
+        for payload, velocity in zip(payloads, velocities, strict=True)
+    ]
     finite = torch.stack([torch.isfinite(value.latents_1CTHW).all() for value in values]).tolist()
     for value in values:
         ctx.tap("latents", value.latents_1CTHW)
     return [StepResult(value, is_finite=is_finite) for value, is_finite in zip(values, finite, strict=True)]
 
 
-def _sampler_step(payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseValues:
-    sampler = get_sampler(payload.schedule.sampler)
+def _sampler_step(sampler: Sampler, payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseValues:
     latents, state = sampler.step(
         payload.schedule,
         payload.sampler,

@@ -11,7 +11,7 @@ from typing import Any
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
-from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler
+from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler, samplers_of
 from fastvideo_core.loop.work import ShapeSignature, StepCost
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.costs import (
@@ -65,7 +65,7 @@ def estimate_denoise(
     """Return what denoising needs, the prompts' keys and values of every expert that runs included."""
     options, vae = spec.options, model.config("vae")
     guidance = guidance_of(options, parameters, is_exact=exact)
-    sampler = get_sampler(str(parameters["sampler"]))
+    sampler = get_sampler(str(parameters["sampler"]), samplers_of(model))
     schedule = sampler.make_schedule(_schedule_spec(spec, parameters))
     shape = _latent_shape(vae, parameters)
     length, num_rows = int(options["text_length"]), len(guidance.branches)

@@ -18,7 +18,7 @@ from fastvideo_core.loop.samplers.base import (
     StepCoefficients,
 )
 from fastvideo_core.loop.samplers.linear import linear_step
-from fastvideo_core.loop.samplers.registry import SAMPLERS, extend_samplers, get_sampler
+from fastvideo_core.loop.samplers.registry import SAMPLERS, extend_samplers, get_sampler, samplers_of
 
 __all__ = [
     "SAMPLERS",
@@ -30,4 +30,5 @@ __all__ = [
     "extend_samplers",
     "get_sampler",
     "linear_step",
+    "samplers_of",
 ]

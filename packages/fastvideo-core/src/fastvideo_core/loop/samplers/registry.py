@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Any
 
 from fastvideo_core.errors import ParameterError, PluginError
 from fastvideo_core.loop.samplers.base import Sampler
@@ -13,7 +14,7 @@ from fastvideo_core.loop.samplers.flow_euler import FLOW_EULER
 from fastvideo_core.loop.samplers.lcm import LCM
 from fastvideo_core.loop.samplers.unipc import UNIPC
 
-__all__ = ["SAMPLERS", "extend_samplers", "get_sampler"]
+__all__ = ["SAMPLERS", "extend_samplers", "get_sampler", "samplers_of"]
 
 SAMPLERS: Mapping[str, Sampler] = MappingProxyType({s.name: s for s in (UNIPC, FLOW_EULER, DPMPP_2M, LCM)})
 """The samplers of core."""
@@ -35,6 +36,12 @@ def get_sampler(name: str, samplers: Mapping[str, Sampler] = SAMPLERS) -> Sample
         allowed=", ".join(sorted(samplers)),
         nearest=next(iter(near)),
     )
+
+
+def samplers_of(model: Any) -> Mapping[str, Sampler]:
+    """Return the samplers that a model, or a loop's view of it, has: core's, and those of plugins that are on."""
+    samplers: Mapping[str, Sampler] = getattr(model, "samplers", SAMPLERS)
+    return samplers
 
 
 def extend_samplers(extra: Iterable[Sampler], samplers: Mapping[str, Sampler] = SAMPLERS) -> Mapping[str, Sampler]:
