@@ -344,7 +344,10 @@ class FastVideo:
         return model.needed[0][1]
 
     def _drain(self, draft: Draft, decision: Decision, model: _Model, plan: ScalePlan) -> None:
-        """Drain workers whose sessions the others have room for; `_empty` moves them when it costs them little."""
+        """Drain workers whose sessions the others have room for; `_empty` moves them when it costs them little.
+
+        Without migration they stay until they pause or depart.
+        """
         coming = {slot for _, slot in [*decision.place, *decision.migrate]}
         serving = draft.serving(model.index)
         rooms = model.rooms
@@ -352,7 +355,7 @@ class FastVideo:
         for slot in plan.drain:
             num_staying = int(draft.count[slot])
             room -= max(int(rooms[slot]) - num_staying, 0)
-            if slot in coming or room < num_staying or (num_staying and not self.settings.can_migrate):
+            if slot in coming or room < num_staying:
                 return
             room -= num_staying
             decision.drain.append(slot)

@@ -177,14 +177,16 @@ class TurboServe:
             decision.drain.append(int(slot))
 
     def _free(self, draft: Draft, decision: Decision, slot: int, serving: Slots) -> bool:
-        """Move a worker's sessions to the others; say whether that was possible within the rules."""
+        """Move a worker's sessions to the others; say whether it can be drained."""
         view = draft.view
         arriving = {index for index, target in decision.place if target == slot}
         arriving |= {index for index, target in decision.migrate if target == slot}
         leaving = {index for index, _ in decision.migrate}
         sessions = [index for index in view.on_worker[slot] if index not in leaving]
-        if arriving or (sessions and not self.settings.can_migrate):
+        if arriving:
             return False
+        if not self.settings.can_migrate:
+            return True  # they stay until they pause or depart
         others = serving[(serving != slot) & ~np.isin(serving, decision.drain)]
         room = int(np.maximum(view.max_count[others] - draft.count[others], 0).sum())
         if room < len(sessions):
