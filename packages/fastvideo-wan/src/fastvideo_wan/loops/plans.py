@@ -94,14 +94,8 @@ def make_plan(
         emits: Sinks that the result fills.
         shared_inputs: All that decides the result, where requests may share it.
     """
-    key = make_key(
-        model,
-        component=component,
-        loop_kind=loop_kind or spec.loop_id,
-        shape=shape,
-        is_exact=state.is_exact,
-        profile=state.profile,
-    )
+    kind_of_loop, is_exact, profile = loop_kind or spec.loop_id, state.is_exact, state.profile
+    key = make_key(model, component=component, loop_kind=kind_of_loop, shape=shape, is_exact=is_exact, profile=profile)
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
@@ -116,6 +110,6 @@ def make_plan(
         payload=payload,
         step_index=step_index,
         num_steps=num_steps,
-        profile=state.profile,
-        max_batch=1 if state.is_exact else None,  # exact means a batch of one
+        profile=profile,
+        max_batch=1 if is_exact else None,  # exact means a batch of one
     )
