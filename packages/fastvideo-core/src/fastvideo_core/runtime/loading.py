@@ -121,15 +121,9 @@ def load_instance(
         return load_components(card, parts, target, chosen, access=access, attention=attention)
 
     return ModelInstance(
-        card,
-        card.model_id,
-        {**there, **read},
-        precision=chosen,
-        device=target,
-        reload=reload,
-        hooks=hooks,
+        card, card.model_id, {**there, **read}, precision=chosen, device=target, reload=reload, hooks=hooks,
         samplers=samplers,
-    )
+    )  # fmt: skip
 
 
 def load_components(
