@@ -1,0 +1,5 @@
+"""Observers for FastVideo: NaNWatch and Profiler."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
