@@ -5,7 +5,7 @@
     latency_share_of_oracle    the mean reduction over the mean reduction of a clairvoyant oracle; so for the cost
     placement_gap_mean, _max   worst batch time after placement over the exact optimum's, less one
     autoscale_gap_mean         cost over that of the best one-minute budgets at equal experienced utilization, less one
-    decide_ms_p99              time of one decision that 99 of 100 keep, by the fleet's size
+    decide_ms_p99              processor time of one decision that 99 of 100 keep, by the fleet's size
     simulate_day_s             time to simulate a day of 100,000 sessions on up to 512 GPUs; _cpu_s is processor time
 
 How "equal" is matched stands in `_fleet.py`. All keys of the first four come for `turboserve` too, and `rows` has them

@@ -54,7 +54,7 @@ class SimulationResult:
         max_sessions_on_worker: Most sessions in one batch.
         slo_violations: Chunks later than their session's limit.
         experienced_utilization: Mean over session-seconds of the worker's sessions over K.
-        decide_ms_p50: Median time of a decision.
+        decide_ms_p50: Median processor time of a decision: what else runs on the machine does not count.
         decide_ms_p99: What 99 of 100 decisions keep.
         series: What happened over time.
         budget: Changes of the number of GPUs held: times and new numbers.
