@@ -125,10 +125,13 @@ class Soak:
             if sent.cancel_at_s is not None and not sent.is_cancelled and sent.cancel_at_s <= now:
                 sent.is_cancelled = True
                 sent.handle.cancel()
-        ended = [sent for sent in self._open if sent.handle.is_done]
-        self._open = [sent for sent in self._open if not sent.handle.is_done]
-        for sent in ended:
-            self._judge(sent)
+        still_open = []
+        for sent in self._open:
+            if sent.handle.is_done:  # asked once: it may end at any moment
+                self._judge(sent)
+            else:
+                still_open.append(sent)
+        self._open = still_open
 
     def _judge(self, sent: Sent) -> None:
         tally = self.tally
