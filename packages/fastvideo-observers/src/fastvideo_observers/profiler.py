@@ -88,10 +88,10 @@ class Profiler:
 
     def table(self) -> str:
         """Return calls, seconds and milliseconds a call by loop, component and batch size."""
-        rows = [f"{'loop':<16}{'component':<20}{'batch':>6}{'calls':>8}{'seconds':>10}{'ms a call':>11}"]
+        rows = [f"{'loop':<24}{'component':<20}{'batch':>6}{'calls':>8}{'seconds':>10}{'ms a call':>11}"]
         for (loop, component, size), (count, seconds) in sorted(self._totals.items()):
             per_call = seconds / count * 1e3
-            rows.append(f"{loop:<16}{component:<20}{size:>6}{count:>8.0f}{seconds:>10.3f}{per_call:>11.3f}")
+            rows.append(f"{loop:<24}{component:<20}{size:>6}{count:>8.0f}{seconds:>10.3f}{per_call:>11.3f}")
         return "\n".join(rows)
 
     def trace(self) -> dict[str, Any]:
