@@ -136,17 +136,22 @@ def policies_on_traces(
     return {**figures, "rows": rows, "gaps": gaps, "ablations": ablations}
 
 
-def means_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+def share(part: float, whole: float) -> float | None:
+    """Return a part of a whole, or None where the whole is nothing to share in."""
+    return part / whole if whole > 0 else None
+
+
+def means_of(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """Return the means over rows, for both ways to measure latency, and the parts of them that are asked for."""
-    figures: dict[str, float] = {}
+    figures: dict[str, float | None] = {}
     for suffix in ("", "_paper"):
         for kind in ("latency", "cost"):
             mean = statistics.fmean(row[f"{kind}_reduction{suffix}"] for row in rows)
             best = statistics.fmean(row[f"oracle_{kind}_reduction{suffix}"] for row in rows)
             figures[f"{kind}_reduction{suffix}_mean"] = mean
-            figures[f"{kind}_share_of_oracle{suffix}"] = mean / best
+            figures[f"{kind}_share_of_oracle{suffix}"] = share(mean, best)
         lead = statistics.fmean(row[f"lead_cost_reduction{suffix}"] for row in rows)
-        figures[f"cost_share_of_lead_time_bound{suffix}"] = figures[f"cost_reduction{suffix}_mean"] / lead
+        figures[f"cost_share_of_lead_time_bound{suffix}"] = share(mean, lead)
         figures[f"num_unreached{suffix}"] = sum(not row[f"is_reached{suffix}"] for row in rows)
     for field in ("baseline", "fleet"):
         for value in dict.fromkeys(str(row[field]) for row in rows):
