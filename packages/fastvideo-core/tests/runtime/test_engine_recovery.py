@@ -151,7 +151,7 @@ def test_a_cancelled_request_is_taken_up_where_it_was(card, made_up, with_loop, 
         assert np.array_equal(again.result(30).video.frames, expected[2])
         told = [event for event in again.events() if event.type == "request.progress"]
         store.finish("a")
-    assert [event.step for event in told if event.node == "denoise"] == list(range(6, NUM_STEPS + 1))
+    assert [event.step for event in told if event.node == "denoise"] == list(range(7, NUM_STEPS + 1))
 
 
 def test_a_refused_request_leaves_nothing_in_the_store(card, every_step, made_up, with_loop):
