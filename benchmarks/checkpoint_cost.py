@@ -43,7 +43,7 @@ class Runs:
         self._instance = instance
         self._folder = folder
         self._texts = list(itertools.islice(prompts(), num_requests))
-        self._parameters = {"num_frames": 65, "num_inference_steps": num_steps, "guidance_scale": 5.0}
+        self._parameters: dict[str, Any] = {"num_frames": 65, "num_inference_steps": num_steps, "guidance_scale": 5.0}
         self._count = itertools.count()
         self.totals: list[CheckpointTotals] = []
         self.accept_s: list[float] = []

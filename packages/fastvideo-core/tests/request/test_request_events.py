@@ -12,6 +12,7 @@ HEAD = {"request_id": "r", "sequence": 3, "time_s": 1.5}
 EXAMPLES = {
     "RequestAccepted": {"card": "c", "task": "t", "parameters": {"seed": {"value": None, "source": "card"}}},
     "RequestStarted": {},
+    "RequestWarning": {"message": "prompt: the model does not know these words: dog"},
     "RequestProgress": {"node": "denoise", "step": 2, "num_steps": None, "fraction": 0.5, "remaining_s": 2.0},
     "RequestCompleted": {"artifacts": ("video",), "duration_s": 3.0},
     "RequestFailed": {"error": "NonFiniteError", "message": "step 3 gave NaN"},
