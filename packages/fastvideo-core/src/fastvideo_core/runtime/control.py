@@ -297,35 +297,30 @@ class ControlPlane:
         assert self._instance is not None, "no step is left when the control plane is closed"
         self._device.transfer(partial(self._run_call, self._instance, [plan]), partial(self._transferred, step))
 
-    def _transferred(self, step: ReadyStep, outcome: CallOutcome | WorkerLostError) -> None:
+    def _transferred(self, step: ReadyStep, outcome: Any) -> None:
         self._scheduler.finished_transfer(step, time.monotonic())
-        batch = Batch((step,), step.seconds, step.peak_bytes)
-        if isinstance(outcome, WorkerLostError):
-            self._lost([step.handle[0]], outcome)
-        else:
-            self._offers.measured(batch, outcome)
-            self._deliver(batch, [step.handle[0]], outcome)
-        self._pump()
+        self._hand_out(Batch((step,), step.seconds, step.peak_bytes), outcome)
 
     def _finished(self, batch: Batch, outcome: Any) -> None:
-        """Give a call's results to those who asked, then find the worker something else to do."""
-        now = time.monotonic()
+        seconds = outcome.seconds if isinstance(outcome, CallOutcome) else 0.0
+        self._scheduler.finished(batch.worker, time.monotonic(), seconds)
+        self._hand_out(batch, outcome)
+
+    def _hand_out(self, batch: Batch, outcome: Any) -> None:
+        """Give what came of a call to those who asked, then find its worker something else to do."""
         tasks = [step.handle[0] for step in batch.steps]
         if isinstance(outcome, WorkerLostError):
-            self._scheduler.finished(batch.worker, now, 0.0)
             self._lost(tasks, outcome)
         elif isinstance(outcome, CallOutcome):
             self._offers.measured(batch, outcome)
-            self._scheduler.finished(batch.worker, now, outcome.seconds)
             self._deliver(batch, tasks, outcome)
         else:
-            self._scheduler.finished(batch.worker, now, 0.0)
-            for task in tasks:
-                task.is_in_flight = False
-                if isinstance(outcome, BaseException):
-                    self._resume(task, error=outcome)
-                else:
-                    self._resume(task, outcome)
+            (task,) = tasks  # host work is alone in its call
+            task.is_in_flight = False
+            if isinstance(outcome, BaseException):
+                self._resume(task, error=outcome)
+            else:
+                self._resume(task, outcome)
         self._pump()
 
     def _deliver(self, batch: Batch, tasks: list[Task], outcome: CallOutcome) -> None:

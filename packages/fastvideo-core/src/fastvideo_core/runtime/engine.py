@@ -134,8 +134,8 @@ class Engine:
             SharedResults(self.caches),
             tap=tap,
             compiler=self._compiler,
-            on_committed=self._committed,
-            on_cancelled=self._keep,
+            on_committed=None if store is None else self._committed,
+            on_cancelled=None if store is None else self._keep,
             rebuild=None if reload is None else self._rebuild,
         )
 
@@ -431,12 +431,13 @@ class Engine:
 
     def _committed(self, active: Active, seconds: float) -> None:
         """Save a request's states when the compute since the last time is worth it."""
-        if self._store is not None and self._store.is_due(active.run.request_id, seconds):
-            self._store.checkpoint(active.run.request_id, active.run.snapshot())
+        assert self._store is not None, "without a store nobody calls this"
+        if self._store.is_due(active.run.request_id, seconds):
+            self._keep(active)
 
     def _keep(self, active: Active) -> None:
-        if self._store is not None:
-            self._store.checkpoint(active.run.request_id, active.run.snapshot())
+        assert self._store is not None, "without a store nobody calls this"
+        self._store.checkpoint(active.run.request_id, active.run.snapshot())
 
     def _rebuild(self, request_ids: list[str]) -> Rebuilt:
         """Load the model and the last checkpoints, on a worker."""

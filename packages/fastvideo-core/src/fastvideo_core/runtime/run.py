@@ -290,10 +290,7 @@ class RequestRun:
 
     def release(self) -> None:
         """Let go of all states and results, of the model, and of whoever listens."""
-        self.loop_runs.clear()
-        self.results = {}
-        self._saved = {}
-        self._instance = None
+        self.lose()
         self.cancel.ignore()
 
     def lose(self) -> None:
@@ -340,8 +337,9 @@ class RequestRun:
         if saved is None:
             request = self._loop_request(node, scope)
             where = f"{scope.path()}: the start of {node.loop}"
-            start = HostWork(lambda: loop.init(request, LoopContext(make_generator)), where)
-            saved = RunningNode(node.loop, await _Asked(start), 0)
+            state = await self.on_device(lambda: loop.init(request, LoopContext(make_generator)), where)
+            saved = RunningNode(node.loop, state, 0)
+            del state
         run: LoopRun[Any] = LoopRun(
             loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id, hooks=self._run_hooks(node.loop)
         )
@@ -369,7 +367,7 @@ class RequestRun:
         self.cancel.check(self.scope)
         where = f"{self.scope.path()}: the artifact {node.node_id}"
         self._output(node.source, self.results[node.source.node])
-        artifact: Artifact = await _Asked(HostWork(lambda: self.make_artifact(node), where))
+        artifact: Artifact = await self.on_device(partial(self.make_artifact, node), where)
         self.events.artifact(node.node_id, node.modality)
         return artifact
 

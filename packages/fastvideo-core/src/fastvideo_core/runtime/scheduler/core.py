@@ -123,19 +123,11 @@ class Scheduler:
 
     def offer(self, step: ReadyStep, now: float) -> None:
         """Take a step of a started job that can run now."""
-        step.step_id = self._num_steps
-        self._num_steps += 1
-        self.ready[step] = None
-        if self._log is not None:
-            self._log.offered("offer", step, now)
+        self._take("offer", self.ready, step, now)
 
     def offer_transfer(self, step: ReadyStep, now: float) -> None:
         """Take a transfer that can run now."""
-        step.step_id = self._num_steps
-        self._num_steps += 1
-        self.transfers[step] = None
-        if self._log is not None:
-            self._log.offered("offer_transfer", step, now)
+        self._take("offer_transfer", self.transfers, step, now)
 
     def next_batch(self, now: float) -> Batch | None:
         """Return what an idle worker runs next, and note that it does; None if nothing can run."""
@@ -234,6 +226,13 @@ class Scheduler:
 
     def _is_in_flight(self, job: Job) -> bool:
         return any(step.job is job for step in self.running_steps())
+
+    def _take(self, kind: str, waiting: dict[ReadyStep, None], step: ReadyStep, now: float) -> None:
+        step.step_id = self._num_steps
+        self._num_steps += 1
+        waiting[step] = None
+        if self._log is not None:
+            self._log.offered(kind, step, now)
 
     def _dispatch(self, index: int, ready: Any, now: float) -> Batch:
         limit = self.limits.memory_bytes
