@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fastvideo_core.errors import ExecutionError
 
-__all__ = ["CacheHandle", "CacheKey"]
+__all__ = ["CacheHandle", "CacheKey", "EntryHandle", "SharedEntry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +108,56 @@ class CacheHandle(ABC):
     @abstractmethod
     def _give_back(self) -> None:
         """Return it to the pool; called once."""
+
+
+class SharedEntry(Protocol):
+    """A value in a pool, and how many hold it."""
+
+    value: Any
+    num_holders: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        ...
+
+
+EntryT = TypeVar("EntryT", bound=SharedEntry)
+
+
+class EntryHandle(CacheHandle, Generic[EntryT]):
+    """A hold on an entry that others may hold too.
+
+    Args:
+        pool: Name of the pool.
+        entry: The entry.
+        drop_holder: Told the entry when it is released.
+    """
+
+    __slots__ = ("_drop_holder", "_entry")
+
+    def __init__(self, pool: str, entry: EntryT, drop_holder: Callable[[EntryT], None]) -> None:
+        super().__init__(pool)
+        self._entry: EntryT | None = entry
+        self._drop_holder = drop_holder
+
+    @property
+    def value(self) -> Any:
+        """The value, which whoever holds it only reads.
+
+        Raises:
+            ExecutionError: The handle was released.
+        """
+        self.check_held()
+        assert self._entry is not None
+        return self._entry.value
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the value; 0 once released."""
+        return 0 if self._entry is None else self._entry.num_bytes
+
+    def _give_back(self) -> None:
+        entry, self._entry = self._entry, None
+        assert entry is not None
+        self._drop_holder(entry)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from fastvideo_core.cache.base import CacheHandle, CacheKey
+from fastvideo_core.cache.base import CacheKey, EntryHandle
 from fastvideo_core.errors import ExecutionError, ParameterError
 
 __all__ = ["Claim", "ClaimState", "FeatureCache", "FeatureHandle", "FeatureStats"]
@@ -64,36 +64,10 @@ class _Entry:
         self.is_kept = is_kept
 
 
-class FeatureHandle(CacheHandle):
+class FeatureHandle(EntryHandle[_Entry]):
     """A result that a request holds, and only reads."""
 
-    __slots__ = ("_cache", "_entry")
-
-    def __init__(self, cache: FeatureCache, entry: _Entry) -> None:
-        super().__init__(cache.name)
-        self._cache = cache
-        self._entry: _Entry | None = entry
-
-    @property
-    def value(self) -> Any:
-        """The result.
-
-        Raises:
-            ExecutionError: The handle was released.
-        """
-        self.check_held()
-        assert self._entry is not None
-        return self._entry.value
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the result; 0 once released."""
-        return 0 if self._entry is None else self._entry.num_bytes
-
-    def _give_back(self) -> None:
-        entry, self._entry = self._entry, None
-        assert entry is not None
-        self._cache._drop_holder(entry)  # noqa: SLF001 - a handle is the cache's own
+    __slots__ = ()
 
 
 class ClaimState(StrEnum):
@@ -250,7 +224,7 @@ class FeatureCache:
             self._idle.pop(entry, None)
             self._stats.held_bytes += entry.num_bytes
         entry.num_holders += 1
-        return FeatureHandle(self, entry)
+        return FeatureHandle(self.name, entry, self._drop_holder)
 
     def _drop_holder(self, entry: _Entry) -> None:
         entry.num_holders -= 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastvideo_core.cache.base import CacheHandle
+from fastvideo_core.cache.base import EntryHandle
 from fastvideo_core.errors import ParameterError, ResourceError
 from fastvideo_core.memory.budget import format_bytes
 
@@ -75,37 +75,19 @@ class _Entry:
         self.value = value
         self.num_holders = 0
 
-
-class WeightHandle(CacheHandle):
-    """Weights on the device that a request holds."""
-
-    __slots__ = ("_cache", "_entry")
-
-    def __init__(self, cache: WeightCache, entry: _Entry) -> None:
-        super().__init__(cache.name)
-        self._cache = cache
-        self._entry: _Entry | None = entry
-
-    @property
-    def value(self) -> Any:
-        """The weights.
-
-        Raises:
-            ExecutionError: The handle was released.
-        """
-        self.check_held()
-        assert self._entry is not None
-        return self._entry.value
-
     @property
     def num_bytes(self) -> int:
-        """Their bytes; 0 once released."""
-        return 0 if self._entry is None else self._entry.loader.num_bytes
+        return self.loader.num_bytes
 
-    def _give_back(self) -> None:
-        entry, self._entry = self._entry, None
-        assert entry is not None
-        entry.num_holders -= 1
+
+def _drop_holder(entry: _Entry) -> None:
+    entry.num_holders -= 1
+
+
+class WeightHandle(EntryHandle[_Entry]):
+    """Weights on the device that a request holds."""
+
+    __slots__ = ()
 
 
 class WeightCache:
@@ -144,7 +126,7 @@ class WeightCache:
         else:
             entry = self._bring(key, loader)
         entry.num_holders += 1
-        return WeightHandle(self, entry)
+        return WeightHandle(self.name, entry, _drop_holder)
 
     def prefetch(self, key: Hashable, loader: WeightLoader) -> bool:
         """Read weights into host memory, so that they are sooner on the device.
@@ -185,11 +167,11 @@ class WeightCache:
             self._take_from_host(known)
         entry = known or _Entry(key, loader, None)
         try:
-            self._make_device_room(key, entry.loader.num_bytes)
+            self._make_device_room(key, entry.num_bytes)
             value = loader.read() if known is None else known.value
             entry.value = entry.loader.to_device(value)
         except BaseException:
-            if known is not None and self.stats.host_bytes + known.loader.num_bytes <= self.stats.max_host_bytes:
+            if known is not None and self.stats.host_bytes + known.num_bytes <= self.stats.max_host_bytes:
                 self._put_in_host(known)
             raise
         if known is None:
@@ -197,12 +179,12 @@ class WeightCache:
         else:
             self.stats.host_hits += 1
         self._device[key] = entry
-        self.stats.device_bytes += entry.loader.num_bytes
+        self.stats.device_bytes += entry.num_bytes
         return entry
 
     def _make_device_room(self, key: Hashable, num_bytes: int) -> None:
         stats = self.stats
-        held = sum(entry.loader.num_bytes for entry in self._device.values() if entry.num_holders)
+        held = sum(entry.num_bytes for entry in self._device.values() if entry.num_holders)
         if held + num_bytes > stats.max_device_bytes:
             raise ResourceError(
                 f"cache {self.name!r}: {key!s} needs {format_bytes(num_bytes)}; of "
@@ -214,7 +196,7 @@ class WeightCache:
             self._demote(entry)
 
     def _demote(self, entry: _Entry) -> None:
-        num_bytes = entry.loader.num_bytes
+        num_bytes = entry.num_bytes
         if num_bytes > self.stats.max_host_bytes:
             self._take_from_device(entry)
             self.stats.drops += 1
@@ -235,12 +217,12 @@ class WeightCache:
 
     def _take_from_device(self, entry: _Entry) -> None:
         del self._device[entry.key]
-        self.stats.device_bytes -= entry.loader.num_bytes
+        self.stats.device_bytes -= entry.num_bytes
 
     def _take_from_host(self, entry: _Entry) -> None:
         del self._host[entry.key]
-        self.stats.host_bytes -= entry.loader.num_bytes
+        self.stats.host_bytes -= entry.num_bytes
 
     def _put_in_host(self, entry: _Entry) -> None:
         self._host[entry.key] = entry
-        self.stats.host_bytes += entry.loader.num_bytes
+        self.stats.host_bytes += entry.num_bytes
