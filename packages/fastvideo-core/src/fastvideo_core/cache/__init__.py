@@ -5,7 +5,7 @@ Imports no torch. Pools are used from one thread, the control plane's.
 
 from fastvideo_core.cache.base import CacheHandle, CacheKey
 from fastvideo_core.cache.blocks import BlockPool, BlockTable
-from fastvideo_core.cache.content import content_hash, held_bytes, input_hashes
+from fastvideo_core.cache.content import content_hash, held_bytes, input_hashes, tensors_in
 from fastvideo_core.cache.features import Claim, FeatureCache, FeatureHandle, FeatureStats
 from fastvideo_core.cache.pools import CachePools
 from fastvideo_core.cache.residual import ResidualHandle, ResidualPool
@@ -29,4 +29,5 @@ __all__ = [
     "content_hash",
     "held_bytes",
     "input_hashes",
+    "tensors_in",
 ]

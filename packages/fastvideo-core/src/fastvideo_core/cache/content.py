@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from fastvideo_core.errors import ParameterError
 
-__all__ = ["content_hash", "held_bytes", "input_hashes"]
+__all__ = ["content_hash", "held_bytes", "input_hashes", "tensors_in"]
 
 
 class _Digest(Protocol):
@@ -43,7 +43,7 @@ def held_bytes(value: Any) -> int:
     Looks into sequences, mappings and dataclasses. A view counts as all of the memory that it is a view of.
     """
     storages: dict[tuple[str, int], int] = {}
-    for tensor in _tensors(value):
+    for tensor in tensors_in(value):
         storage = tensor.untyped_storage()
         storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
@@ -118,18 +118,19 @@ def _feed_tensor(digest: _Digest, tensor: Any, path: str) -> None:
     _tagged(digest, b"t", plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield the tensors in a value, in order: in sequences, mappings and dataclasses of any depth."""
     if _is_tensor(value):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))
+            yield from tensors_in(getattr(value, field.name))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastvideo_core.cache import tensors_in
 from fastvideo_core.loop.work import StepResult
 
 __all__ = ["check_finite"]
@@ -38,15 +39,4 @@ def _checked(result: StepResult[Any]) -> StepResult[Any]:
 
 
 def _floating(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        if value.is_floating_point() or value.is_complex():
-            yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _floating(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _floating(part)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _floating(getattr(value, field.name))
+    return (tensor for tensor in tensors_in(value) if tensor.is_floating_point() or tensor.is_complex())

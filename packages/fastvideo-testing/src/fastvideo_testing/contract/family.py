@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fastvideo_core.cache import tensors_in
 from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.driver import LoopRun
@@ -253,7 +254,7 @@ class _StoppingPool(Pool):
     def _between_steps(self, run: RequestRun) -> None:
         for node in run.snapshot().values():
             if isinstance(node, RunningNode):
-                self.tensors += [weakref.ref(tensor) for tensor in _tensors(node.state)]
+                self.tensors += [weakref.ref(tensor) for tensor in tensors_in(node.state)]
                 if self._card.loops[node.loop_id].is_generative:
                     self.num_steps = node.num_committed
         if self._store is not None:
@@ -262,20 +263,6 @@ class _StoppingPool(Pool):
         if self.num_steps == _STOP_AFTER:
             self._cancelled[run.request_id] = 0
         super()._between_steps(run)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from _tensors(getattr(value, name))
 
 
 def _step_costs(instance: ModelInstance, given: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
