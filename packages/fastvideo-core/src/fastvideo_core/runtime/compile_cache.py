@@ -19,6 +19,7 @@ from torch import nn
 
 from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import ParameterError, describe_failure
+from fastvideo_core.loop.keys import EXACT
 from fastvideo_core.loop.work import ShapeSignature, WorkPlan
 from fastvideo_core.runtime.cuda_graphs import CudaGraphs
 from fastvideo_core.runtime.tensor_trees import NotATreeError, flatten_tree
@@ -296,7 +297,7 @@ class CompileCache:
         policy = self._policies[plan.loop_id]
         compiles = self._compiles and policy.compile_blocks
         captures = self._captures and policy.cuda_graph and len(plans) in self.options.capture_sizes
-        if not (compiles or captures) or plan.profile == "train" or plan.batch_key.variant == "exact":
+        if not (compiles or captures) or plan.profile == "train" or plan.batch_key.variant == EXACT:
             return None
         return BlockRunner(self, self._entry(CompileKey.of(plans, self.options.backend_name)), compiles=compiles,
                            captures=captures)  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import ModelView
+from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.sharing import result_key
 from fastvideo_core.loop.work import (
     ANYWHERE,
     NO_CACHE,
-    BatchKey,
     CachePlan,
     EmitSpec,
     Profile,
@@ -55,9 +55,7 @@ def make_plan(
 
     A step whose result follows from `shared_inputs` alone is run once for all requests that ask for it.
     """
-    key = _batch_key(
-        model.instance_id, component, spec.loop_id, shape, model.precision, model.weights_version, profile, is_exact
-    )
+    key = batch_key(model, component=component, loop_kind=spec.loop_id, shape=shape, is_exact=is_exact, profile=profile)
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
@@ -74,30 +72,6 @@ def make_plan(
         num_steps=num_steps,
         profile=profile,
         max_batch=1 if is_exact else None,
-    )
-
-
-@lru_cache(maxsize=256)
-def _batch_key(
-    instance_id: str,
-    component: str,
-    loop_id: str,
-    shape: ShapeSignature,
-    precision: str,
-    weights_version: str,
-    profile: Profile,
-    is_exact: bool,
-) -> BatchKey:
-    """Return a batch key; the steps of a loop have the same one, so that it is not made anew at each."""
-    return BatchKey(
-        instance_id=instance_id,
-        component=component,
-        loop_kind=loop_id,
-        shape_sig=shape,
-        precision=precision,
-        weights_version=weights_version,
-        profile=profile,
-        variant="exact" if is_exact else "fast",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
+from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler, samplers_of
 from fastvideo_core.loop.work import ShapeSignature, StepCost
@@ -25,7 +26,6 @@ from fastvideo_wan.loops.costs import (
 from fastvideo_wan.loops.decode import frames_per_step
 from fastvideo_wan.loops.denoise import StepNeeds, context_needs, step_needs
 from fastvideo_wan.loops.guidance import guidance_of
-from fastvideo_wan.loops.plans import make_key
 from fastvideo_wan.loops.text import text_bucket, tokenize_all
 from fastvideo_wan.loops.vae_costs import (
     decode_cache_bytes,
@@ -168,14 +168,14 @@ def estimate_vision(
 def _kind(
     spec: LoopSpec, model: ModelView, component: str, kind: str, needs: StepNeeds, count: int, *, exact: bool
 ) -> StepEstimate:
-    key = make_key(model, component=component, loop_kind=f"{spec.loop_id}.{kind}", shape=needs.shape, is_exact=exact)
+    key = batch_key(model, component=component, loop_kind=f"{spec.loop_id}.{kind}", shape=needs.shape, is_exact=exact)
     return StepEstimate(key, needs.cost, count)
 
 
 def _step(
     spec: LoopSpec, model: ModelView, component: str, shape: ShapeSignature, cost: StepCost, count: int, *, exact: bool
 ) -> StepEstimate:
-    key = make_key(model, component=component, loop_kind=spec.loop_id, shape=shape, is_exact=exact)
+    key = batch_key(model, component=component, loop_kind=spec.loop_id, shape=shape, is_exact=exact)
     return StepEstimate(key, cost, count)
 
 

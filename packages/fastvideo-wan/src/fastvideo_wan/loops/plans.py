@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import ModelView
+from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.sharing import result_key
 from fastvideo_core.loop.work import (
-    BatchKey,
     CachePlan,
     EmitSpec,
     PlacementHint,
@@ -22,7 +22,7 @@ from fastvideo_core.loop.work import (
 )
 from fastvideo_core.request.cancel import CancelScope
 
-__all__ = ["PlannedState", "make_key", "make_plan"]
+__all__ = ["PlannedState", "make_plan"]
 
 PayloadT = TypeVar("PayloadT")
 
@@ -33,28 +33,6 @@ class PlannedState(Protocol):
     scope: CancelScope
     profile: Profile
     is_exact: bool
-
-
-def make_key(
-    model: ModelView,
-    *,
-    component: str,
-    loop_kind: str,
-    shape: ShapeSignature,
-    is_exact: bool,
-    profile: Profile = "serve",
-) -> BatchKey:
-    """Return the batch key of a step; arguments as of `make_plan`."""
-    return BatchKey(
-        instance_id=model.instance_id,
-        component=component,
-        loop_kind=loop_kind,
-        shape_sig=shape,
-        precision=model.precision,
-        weights_version=model.weights_version,
-        profile=profile,
-        variant="exact" if is_exact else "fast",
-    )
 
 
 def make_plan(
@@ -95,7 +73,7 @@ def make_plan(
         shared_inputs: All that decides the result, where requests may share it.
     """
     kind_of_loop, is_exact, profile = loop_kind or spec.loop_id, state.is_exact, state.profile
-    key = make_key(model, component=component, loop_kind=kind_of_loop, shape=shape, is_exact=is_exact, profile=profile)
+    key = batch_key(model, component=component, loop_kind=kind_of_loop, shape=shape, is_exact=is_exact, profile=profile)
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
