@@ -6,12 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fastvideo_core.runtime.workers import Worker
+from fastvideo_core.runtime.workers import Done, Work, Worker
 
 __all__ = ["DevicePlane"]
-
-_Work = Callable[[], Any]
-_Done = Callable[[Any], None]
 
 
 class DevicePlane:
@@ -31,15 +28,15 @@ class DevicePlane:
         """Whether all workers live."""
         return all(worker.thread.is_alive() for worker in (*self._workers, self._link))
 
-    def run(self, index: int, work: _Work, done: _Done) -> None:
+    def run(self, index: int, work: Work, done: Done) -> None:
         """Do something on a worker, then tell what came of it."""
         self._workers[index].submit(work, done)
 
-    def transfer(self, work: _Work, done: _Done) -> None:
+    def transfer(self, work: Work, done: Done) -> None:
         """Do something beside the steps, then tell what came of it."""
         self._link.submit(work, done)
 
-    def exclusively(self, work: _Work, done: _Done) -> None:
+    def exclusively(self, work: Work, done: Done) -> None:
         """Do something while no worker runs a step, then tell what came of it."""
         all_here = threading.Barrier(len(self._workers))
         is_over = threading.Event()

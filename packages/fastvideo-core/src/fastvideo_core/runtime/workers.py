@@ -9,10 +9,13 @@ from typing import Any
 
 from fastvideo_core.errors import FastVideoError, WorkerLostError
 
-__all__ = ["Worker"]
+__all__ = ["Done", "Work", "Worker"]
 
-_Work = Callable[[], Any]
-_Done = Callable[[Any], None]
+Work = Callable[[], Any]
+"""What a worker does."""
+
+Done = Callable[[Any], None]
+"""Told on the control plane what came of it: what it returned, or its error."""
 
 
 class Worker:
@@ -27,12 +30,12 @@ class Worker:
     """
 
     def __init__(self, name: str, notify: Callable[[Callable[[], None]], None]) -> None:
-        self._queue: SimpleQueue[tuple[_Work, _Done] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
         self._notify = notify
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self.thread.start()
 
-    def submit(self, work: _Work, done: _Done) -> None:
+    def submit(self, work: Work, done: Done) -> None:
         """Do something, then call `done` on the control plane with what it returned, or with its error."""
         self._queue.put((work, done))
 
@@ -55,8 +58,8 @@ class _Report:
 
     __slots__ = ("_done", "_outcome")
 
-    def __init__(self, done: _Done, outcome: Any) -> None:
-        self._done: _Done | None = done
+    def __init__(self, done: Done, outcome: Any) -> None:
+        self._done: Done | None = done
         self._outcome = outcome
 
     def __call__(self) -> None:
@@ -66,7 +69,7 @@ class _Report:
         done(outcome)
 
 
-def _outcome_of(work: _Work) -> Any:
+def _outcome_of(work: Work) -> Any:
     try:
         return work()
     except FastVideoError as error:
