@@ -21,8 +21,11 @@ def log():
 def records(log, make_step):
     """The records of a short life: two jobs, of which one is withdrawn, some steps, a transfer."""
     scheduler = Scheduler(CONFIG, LIMITS, lambda step, num_plans: 0.1 * num_plans, log=log)
-    jobs = [Job(name, DEFAULT_CLASSES["standard"], 0.0, resident_bytes=9, deadline_at=due, remaining_s=1 / 3)
-            for name, due in (("a", None), ("b", 0.7), ("c", 0.9))]  # fmt: skip
+    described = (("a", "interactive", None), ("b", "standard", 0.7), ("c", "standard", 0.9))
+    jobs = [
+        Job(name, DEFAULT_CLASSES[kind], 0.0, resident_bytes=9, deadline_at=due, remaining_s=1 / 3)
+        for name, kind, due in described
+    ]
     for job in jobs:
         scheduler.submit(job, 0.0)
     scheduler.start_jobs(0.0)

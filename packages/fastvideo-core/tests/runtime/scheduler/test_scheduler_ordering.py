@@ -83,7 +83,7 @@ def test_rank_comes_before_the_due_time_and_that_before_acceptance(make_job):
     lost = make_job("standard", 0.0, deadline_at=0.5, is_given_up=True)
     first = make_job("interactive", 9.0)
     jobs = [late, batch, standard, due, lost, first]
-    assert sorted(jobs, key=order_of) == [first, standard, due, late, lost, batch]
+    assert sorted(jobs, key=order_of) == [first, due, standard, late, lost, batch]
     assert order_of(lost)[1] == 0.5 + GIVEN_UP_S
     first, second = make_job("batch", 5.0), make_job("batch", 5.0)
     assert sorted([second, first], key=order_of) == [first, second]

@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from fastvideo_core.errors import InputError
 from fastvideo_core.runtime.scheduler.base import WorkerSlot
-from fastvideo_core.runtime.scheduler.placement import choose_transfers, choose_worker, cost_class, steps_for
+from fastvideo_core.runtime.scheduler.placement import (
+    check_has_worker,
+    choose_transfers,
+    choose_worker,
+    cost_class,
+    steps_for,
+)
 
 SMALL, JUMBO, BOTH = frozenset({"small"}), frozenset({"jumbo"}), frozenset({"small", "jumbo"})
 
@@ -25,6 +32,21 @@ def test_a_step_that_is_bound_to_a_worker_waits_for_it(make_step):
     bound, free = make_step(affinity="1"), make_step()
     assert list(steps_for(0, workers, [bound, free], 1.0)) == [free]
     assert list(steps_for(1, workers, [bound, free], 1.0)) == [bound, free]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pool": "audio"}, "pool='audio': no worker of this pool; allowed: main, vae"),
+        ({"affinity": "2"}, "affinity='2': no such worker in its pool; allowed: 0, 1"),
+        ({"pool": "vae", "affinity": "0"}, "affinity='0': no such worker in its pool; allowed: 2"),
+    ],
+)
+def test_a_step_that_no_worker_would_ever_take_is_refused(make_step, fields, message):
+    workers = [WorkerSlot(), WorkerSlot(), WorkerSlot("vae")]
+    with pytest.raises(InputError) as caught:
+        check_has_worker(make_step(**fields), workers)
+    assert str(caught.value) == message
 
 
 def test_one_worker_takes_all_that_is_there(make_step):

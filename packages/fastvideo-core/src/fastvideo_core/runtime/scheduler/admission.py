@@ -75,17 +75,23 @@ def check_can_ever_fit(job: Job, limits: Limits) -> None:
             raise ResourceError(f"request {job.job_id} needs {count} blocks of cache {name}; there are {there}")
 
 
-def check_queue(queued: Sequence[Job], running: Sequence[Job], config: SchedulerConfig) -> None:
+def check_queue(queued: Sequence[Job], running: Sequence[Job], config: SchedulerConfig, *, speed: float = 1.0) -> None:
     """Refuse another job when the queue is full.
+
+    Args:
+        queued: Jobs that wait for their start.
+        running: Jobs that have started.
+        config: Settings.
+        speed: Predicted seconds that the pool works off in a second.
 
     Raises:
         QueueFullError: With the seconds after which a place is expected to be free.
     """
     if len(queued) < config.max_queued:
         return
-    # A place is free once one more of the started jobs has ended.
+    # A place is free once one more of the started jobs has ended; which one, their steps decide.
     active = len(running) or 1
-    retry_after_s = max(0.1, sum(job.remaining_s for job in running) / active)
+    retry_after_s = max(0.1, sum(job.remaining_s for job in running) / active / speed)
     raise QueueFullError(
         f"the queue is full: {len(queued)} requests wait; allowed: {config.max_queued}; "
         f"come back in {retry_after_s:.1f} s",

@@ -16,7 +16,7 @@ from fastvideo_core.runtime.scheduler.base import Batch, Job, Limits, ReadyStep,
 from fastvideo_core.runtime.scheduler.batching import CanBatch, Predict, choose_batch
 from fastvideo_core.runtime.scheduler.log import DecisionLog
 from fastvideo_core.runtime.scheduler.ordering import order_of, unreachable_deadlines
-from fastvideo_core.runtime.scheduler.placement import choose_transfers, choose_worker, steps_for
+from fastvideo_core.runtime.scheduler.placement import check_has_worker, choose_transfers, choose_worker, steps_for
 
 __all__ = ["Scheduler"]
 
@@ -90,7 +90,8 @@ class Scheduler:
         if job.job_id in self.queued or job.job_id in self.running:
             raise InputError("a request of this id is running", field="request_id", value=job.job_id)
         check_can_ever_fit(job, self.limits)
-        check_queue(tuple(self.queued.values()), tuple(self.running.values()), self.config)
+        speed = self.speed * len(self.workers)
+        check_queue(tuple(self.queued.values()), tuple(self.running.values()), self.config, speed=speed)
         job.sequence = self._num_jobs
         self._num_jobs += 1
         if job.deadline_at is None and job.latency_class.deadline_s is not None:
@@ -122,7 +123,13 @@ class Scheduler:
         return starts
 
     def offer(self, step: ReadyStep, now: float) -> None:
-        """Take a step of a started job that can run now."""
+        """Take a step of a started job that can run now.
+
+        Raises:
+            InputError: No worker would ever take it.
+        """
+        if not self._is_alone:
+            check_has_worker(step, self.workers)
         self._take("offer", self.ready, step, now)
 
     def offer_transfer(self, step: ReadyStep, now: float) -> None:

@@ -16,9 +16,10 @@ GIVEN_UP_S = 1e9
 def order_of(job: Job) -> tuple[int, float, int]:
     """Return a job's sort key: rank, then due time, then order of acceptance.
 
-    A job without a deadline counts as due when it was accepted, so that such jobs go in order of acceptance.
+    A job without a deadline counts as due when the patience of its class is over: such jobs go in order of acceptance,
+    and one that is due sooner goes before them.
     """
-    due_at = job.accepted_at if job.deadline_at is None else job.deadline_at
+    due_at = job.accepted_at + job.latency_class.patience_s if job.deadline_at is None else job.deadline_at
     if job.is_given_up:
         due_at += GIVEN_UP_S
     return job.latency_class.rank, due_at, job.sequence

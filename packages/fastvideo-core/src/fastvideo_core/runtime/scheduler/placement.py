@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from fastvideo_core.errors import InputError
 from fastvideo_core.runtime.scheduler.base import CostClass, ReadyStep, WorkerSlot
 
-__all__ = ["choose_transfers", "choose_worker", "cost_class", "steps_for"]
+__all__ = ["check_has_worker", "choose_transfers", "choose_worker", "cost_class", "steps_for"]
 
 _ALL: frozenset[CostClass] = frozenset({"small", "jumbo"})
 
@@ -31,6 +32,20 @@ def steps_for(
         and cost_class(step.seconds, jumbo_s) in worker.cost_classes
         and step.affinity in ("", own)
     ]
+
+
+def check_has_worker(step: ReadyStep, workers: Sequence[WorkerSlot]) -> None:
+    """Refuse a step that no worker would ever take.
+
+    Raises:
+        InputError: With what there is.
+    """
+    if step.pool not in {worker.pool for worker in workers}:
+        pools = ", ".join(sorted({worker.pool for worker in workers}))
+        raise InputError("no worker of this pool", field="pool", value=step.pool, allowed=pools)
+    own = [str(index) for index, worker in enumerate(workers) if worker.pool == step.pool]
+    if step.affinity not in ("", *own):
+        raise InputError("no such worker in its pool", field="affinity", value=step.affinity, allowed=", ".join(own))
 
 
 def choose_worker(workers: Sequence[WorkerSlot]) -> list[int]:
