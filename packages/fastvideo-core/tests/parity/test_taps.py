@@ -48,6 +48,16 @@ def test_a_bound_lets_small_differences_pass():
     assert first_divergence(rows, ROWS, max_relative=0.1) is None
 
 
+def test_each_tap_may_have_a_bound_of_its_own():
+    rows = record(("embeds", [1.0, 2.0]), ("block.0", [4.5]), ("block.1", [-8.5]))
+
+    def bound(name):
+        return 0.2 if name == "block.0" else None
+
+    found = first_divergence(rows, ROWS, max_relative=bound)
+    assert (found.index, found.reason) == (2, "tap 2 (block.1) is off by 0.0625 relative; wanted: equal bits")
+
+
 def test_what_is_recorded_is_a_copy():
     value = torch.ones(2, requires_grad=True)
     recorder = TapRecorder(keep=lambda name: name.startswith("block."))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from fastvideo_core.loop.work import BatchKey, PluginWork, WorkPlan
+from fastvideo_core.loop.work import BatchKey, PluginWork, StepCost, WorkPlan
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,8 @@ class StepView:
         step_index: Position in the loop, from 0.
         num_steps: Steps that the loop takes, where it is known.
         batch_key: Component, shapes, precision, profile and what else decides about batches.
+        cost: What the step states that it takes, for the cost model.
+        device: The device that it runs on, as torch names it.
     """
 
     request_id: str
@@ -61,14 +63,24 @@ class StepView:
     step_index: int
     num_steps: int | None
     batch_key: BatchKey
+    cost: StepCost
+    device: str = "cpu"
 
     @classmethod
-    def of(cls, plan: WorkPlan[Any]) -> StepView:
-        """Return the view of a plan."""
+    def of(cls, plan: WorkPlan[Any], device: str = "cpu") -> StepView:
+        """Return the view of a plan that runs on a device."""
         scope = plan.cancel_scope
         while scope.parent is not None:
             scope = scope.parent
-        return cls(scope.scope_id, plan.loop_id, plan.step_index, plan.num_steps, plan.batch_key)
+        return cls(
+            scope.scope_id,
+            plan.loop_id,
+            plan.step_index,
+            plan.num_steps,
+            plan.batch_key,
+            plan.resources.cost,
+            device,
+        )
 
 
 @dataclass(frozen=True, slots=True)

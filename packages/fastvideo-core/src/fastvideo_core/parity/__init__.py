@@ -9,7 +9,7 @@ references   the independent implementations, imported only here
 from fastvideo_core.parity.compare import Comparison, compare_tensors
 from fastvideo_core.parity.ladder import CheckContext, CheckReport, Measurement, ParityReport, run_ladder
 from fastvideo_core.parity.references import load_reference
-from fastvideo_core.parity.taps import Divergence, TapRecorder, first_divergence
+from fastvideo_core.parity.taps import Divergence, TapRecorder, TapRow, Tolerance, first_divergence
 
 __all__ = [
     "CheckContext",
@@ -19,6 +19,8 @@ __all__ = [
     "Measurement",
     "ParityReport",
     "TapRecorder",
+    "TapRow",
+    "Tolerance",
     "compare_tensors",
     "first_divergence",
     "load_reference",

@@ -11,7 +11,10 @@ import torch
 from fastvideo_core.loop.work import WorkPlan
 from fastvideo_core.parity.compare import Comparison, compare_tensors
 
-__all__ = ["Divergence", "TapRecorder", "TapRow", "first_divergence"]
+__all__ = ["Divergence", "TapRecorder", "TapRow", "Tolerance", "first_divergence"]
+
+Tolerance = float | None | Callable[[str], float | None]
+"""A bound on relative differences, None for equal bits; or a function from a tap's name to its bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +69,25 @@ class Divergence:
 
 
 def first_divergence(
-    rows: Sequence[TapRow], reference: Sequence[TapRow], *, max_relative: float | None = None
+    rows: Sequence[TapRow], reference: Sequence[TapRow], *, max_relative: Tolerance = None
 ) -> Divergence | None:
     """Return the first tap that differs from the reference, or None.
 
     Args:
         rows: What was recorded.
         reference: What the reference gave, in the same order.
-        max_relative: Bound on the relative difference; None asks for equal bits.
+        max_relative: Bound on the relative difference, or what gives the bound of a tap by its name; None asks for
+            equal bits.
     """
     for index, (row, expected) in enumerate(zip(rows, reference, strict=False)):
         if row.name != expected.name:
             reason = f"tap {index} is {row.name!r}; the reference has {expected.name!r} there"
             return Divergence(index, row.name, None, reason)
         comparison = compare_tensors(row.value, expected.value)
-        is_good = comparison.is_equal if max_relative is None else comparison.is_within(max_relative)
+        limit = max_relative(row.name) if callable(max_relative) else max_relative
+        is_good = comparison.is_equal if limit is None else comparison.is_within(limit)
         if not is_good:
-            bound = "equal bits" if max_relative is None else f"{max_relative:g} relative"
+            bound = "equal bits" if limit is None else f"{limit:g} relative"
             reason = f"tap {index} ({row.name}) is off by {comparison.max_relative:.3g} relative; wanted: {bound}"
             return Divergence(index, row.name, comparison, reason)
     if len(rows) != len(reference):

@@ -217,7 +217,7 @@ class _HookedBody:
         """Run a call; where tensors are looked at, one plan after the other."""
         if self._viewers and len(plans) > 1:
             return [result for plan in plans for result in self(instance, [plan], ctx)]
-        views = [StepView.of(plan) for plan in plans]
+        views = [StepView.of(plan, str(instance.device)) for plan in plans]
         for one in self._observers:
             _told(one, one.observer.step_started, views)
         hooks = _CallHooks(self._steps, self._blocks, plans, views) if self._steps or self._blocks else None
