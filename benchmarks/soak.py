@@ -4,6 +4,7 @@
     wrong                 results that differ from what the request gives alone, to the bit where it is exact, else by
                           more than the card's bound on batches: none
     memory_growth_ratio   resident memory at the end over that after the warm-up, both with nothing running: 1.02
+    used_growth_ratio     the same once the allocator has given back pages that hold nothing: what a leak raises
 
 The tiny family and wan-shapes run at the same time. Some requests are told to fail: NaN in a row of a call, an
 exception, a lack of memory, a device that is lost with all that was on it. Others are cancelled, at once or later.
@@ -12,12 +13,14 @@ What comes of the rest is compared with what it gave alone before.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,9 +154,16 @@ class Soak:
             tally.judge_result(result, sent.target.expected[sent.index], sent.wish, sent.target.max_error)
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process, after a collection of garbage."""
+def resident_bytes() -> tuple[int, int]:
+    """Return the resident memory of this process after a collection of garbage, and once free pages are given back."""
     gc.collect()
+    kept = _resident_bytes()
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+    return kept, _resident_bytes()
+
+
+def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -161,14 +171,15 @@ def soak(targets: list[Target], seconds: float, warmup_s: float) -> dict[str, An
     """Run the load and return the figures."""
     run = Soak(targets, seed=7, max_open=40)
     run.run(warmup_s)
-    before = resident_bytes()
+    before, used_before = resident_bytes()
     run.run(seconds)
-    after = resident_bytes()
+    after, used_after = resident_bytes()
     tally = run.tally
     return {
         "lost": tally.lost + tally.accepted - sum(tally.ends.values()),
         "wrong": tally.wrong,
         "memory_growth_ratio": after / before,
+        "used_growth_ratio": used_after / used_before,
         "failed_innocent": tally.failed_innocent,
         "accepted": tally.accepted,
         "refused": run.num_refused,
