@@ -27,6 +27,11 @@ It is called in every layer with the layer's index, the fresh keys, already rota
 (B, S, N, K), and returns the keys and values to attend to, shape (B, any, N, K). What it wants to keep it must copy.
 """
 
+LayerAttention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Takes the whole self-attention of a layer over: (layer, query, key, value), all (B, S, N, K), queries and keys
+already rotated; gives (B, S, N, K). For what one set of keys for all rows and tokens cannot say: masks, and rows with
+unequal pasts."""
+
 
 class Attention(nn.Module):
     """Projections that both kinds of attention have, under the checkpoints' names."""
@@ -69,25 +74,39 @@ class SelfAttention(Attention):
         self.index = index
         self.backend: AttentionFunction | None = None
 
-    def forward(self, hidden_BSD: Tensor, rotary: RotaryTables, exchange: KeyValueExchange | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden_BSD: Tensor,
+        rotary: RotaryTables,
+        exchange: KeyValueExchange | None = None,
+        attention: LayerAttention | None = None,
+    ) -> Tensor:
         """Return the attention's output in the reference's order of operations, shape (B, S, D)."""
         query = rotate(self.split_heads(self.norm_q(self.to_q(hidden_BSD))), rotary)
         key = rotate(self.split_heads(self.norm_k(self.to_k(hidden_BSD))), rotary)
         value = self.split_heads(self.to_v(hidden_BSD))
-        return self._mix(query, key, value, exchange)
+        return self._mix(query, key, value, exchange, attention)
 
-    def forward_fast(self, hidden_BSD: Tensor, turns_S1P: Tensor, exchange: KeyValueExchange | None = None) -> Tensor:
+    def forward_fast(
+        self,
+        hidden_BSD: Tensor,
+        turns_S1P: Tensor,
+        exchange: KeyValueExchange | None = None,
+        attention: LayerAttention | None = None,
+    ) -> Tensor:
         """Return the attention's output, shape (B, S, D).
 
         Args:
             hidden_BSD: The attention's input.
-            turns_S1P: The rotations as complex numbers times the square root of D.
+            turns_S1P: The rotations as complex numbers times the square root of D; (B, S, 1, P) where rows have
+                positions of their own.
             exchange: What adds earlier keys and values.
+            attention: What does the rest in place of all else; not with `exchange`.
         """
         query = normalize_and_rotate(self.to_q(hidden_BSD), self.norm_q.weight, self.eps, turns_S1P)
         key = normalize_and_rotate(self.to_k(hidden_BSD), self.norm_k.weight, self.eps, turns_S1P)
         value = self.split_heads(self.to_v(hidden_BSD))
-        return self._mix(query, key, value, exchange, self.backend)
+        return self._mix(query, key, value, exchange, attention, self.backend)
 
     def _mix(
         self,
@@ -95,8 +114,11 @@ class SelfAttention(Attention):
         key: Tensor,
         value: Tensor,
         exchange: KeyValueExchange | None,
+        attention: LayerAttention | None,
         backend: AttentionFunction | None = None,
     ) -> Tensor:
+        if attention is not None:
+            return self.project_out(attention(self.index, query, key, value).flatten(2, 3))
         if exchange is not None:
             key, value = exchange(self.index, key, value)
         mixed = attend(query, key, value) if backend is None else backend(query, key, value).flatten(2, 3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fastvideo_wan.models.attention import CrossAttention, KeyValueExchange, SelfAttention
+from fastvideo_wan.models.attention import CrossAttention, KeyValueExchange, LayerAttention, SelfAttention
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import TextContext
 from fastvideo_wan.models.embeddings import FeedForward, Float32LayerNorm
@@ -55,7 +55,7 @@ class BlockInputs:
     Attributes:
         context: The prompts' keys and values, all layers; None for a block's self-attention alone.
         modulation_G6D: From the timesteps: a row for the whole batch, or for each row, frame or token of it.
-        rotary: Positions of the tokens.
+        rotary: Positions of the tokens, for the reference's order of operations.
         turns_S1P: The same positions as complex numbers times the square root of D, for the fast form; None for the
             reference's order of operations.
         expansion: How latents' rows fan out to the context's rows; None if they go one to one.
@@ -63,16 +63,21 @@ class BlockInputs:
         vectors_ZG6D: All blocks' modulation vectors, from `modulation_vectors`; None where they are too large to be
             made beforehand.
         opening: The first block's self-attention, if it has been computed before.
+        attention: What takes the self-attentions over; None to attend as said above.
+        num_prompts: Prompts of a row, in the fast form: its tokens in as many equal runs, each of which reads a row of
+            the context of its own.
     """
 
     context: TextContext | None
     modulation_G6D: Tensor
-    rotary: RotaryTables
+    rotary: RotaryTables | None
     turns_S1P: Tensor | None = None
     expansion: RowExpansion | None = None
     exchange: KeyValueExchange | None = None
     vectors_ZG6D: Tensor | None = None
     opening: Opening | None = None
+    attention: LayerAttention | None = None
+    num_prompts: int = 1
 
 
 class WanBlock(nn.Module):
@@ -106,10 +111,11 @@ class WanBlock(nn.Module):
 
     def attend_exact(self, hidden_BSD: Tensor, inputs: BlockInputs) -> Tensor:
         """Return the stream after the self-attention, in the reference's order of operations."""
+        assert inputs.rotary is not None, "the reference rotates by tables"
         shift, scale, gate = self._vectors(inputs, inputs.modulation_G6D).chunk(6, dim=1)[:3]
         shape, grouped = hidden_BSD.shape, (shift.shape[0], -1, hidden_BSD.shape[-1])
         normed = self.norm1(hidden_BSD.float()).view(grouped) * scale + shift
-        update = self.attn1(normed.view(shape).to(hidden_BSD.dtype), inputs.rotary, inputs.exchange)
+        update = self.attn1(normed.view(shape).to(hidden_BSD.dtype), inputs.rotary, inputs.exchange, inputs.attention)
         return (hidden_BSD.float().view(grouped) + update.view(grouped) * gate).view(shape).to(hidden_BSD.dtype)
 
     def _forward_exact(self, hidden_BSD: Tensor, inputs: BlockInputs) -> Tensor:
@@ -134,14 +140,16 @@ class WanBlock(nn.Module):
         vectors = self._unbound(inputs, inputs.modulation_G6D if is_expanding else expanded)
         shift, scale, gate = vectors[:3]
         normed = modulated_norm(hidden_BSD, scale, shift, self.norm1.eps)
-        update = self.attn1.forward_fast(normed, turns_S1P, inputs.exchange)
+        update = self.attn1.forward_fast(normed, turns_S1P, inputs.exchange, inputs.attention)
         hidden_BSD = gated_sum(hidden_BSD, update, gate, may_overwrite=False)
         if is_expanding and inputs.expansion is not None:
             hidden_BSD = hidden_BSD.index_select(0, inputs.expansion.row_R)
             vectors = self._unbound(inputs, expanded)
 
         shift, scale, gate = vectors[3:]
-        hidden_BSD = self.attn2.add_fast(hidden_BSD, self.norm2(hidden_BSD), inputs.context.layer(self.index))
+        runs = hidden_BSD.view(-1, hidden_BSD.shape[1] // inputs.num_prompts, hidden_BSD.shape[2])
+        runs = self.attn2.add_fast(runs, self.norm2(runs), inputs.context.layer(self.index))
+        hidden_BSD = runs.view_as(hidden_BSD)
         normed = modulated_norm(hidden_BSD, scale, shift, self.norm3.eps)
         return gated_sum(hidden_BSD, self.ffn.forward_fast(normed), gate, may_overwrite=True)
 

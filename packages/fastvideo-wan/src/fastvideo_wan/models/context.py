@@ -138,6 +138,16 @@ def context_row(context: TextContext, row: int) -> TextContext:
     return TextContext(**{name: narrow(name, dim) for name, dim in _BATCH_AXES.items()})
 
 
+def select_rows(context: TextContext, row_R: Tensor) -> TextContext:
+    """Return some rows of a context, each as often as it is named; int64, shape (R,); differentiable."""
+
+    def select(name: str, dim: int) -> Any:
+        part = getattr(context, name)
+        return None if part is None else part.index_select(dim, row_R)
+
+    return TextContext(**{name: select(name, dim) for name, dim in _BATCH_AXES.items()})
+
+
 _BATCH_AXES = {
     "keys_ZBLNK": 1,
     "values_ZBLNK": 1,

@@ -1,0 +1,102 @@
+"""Which chunks of a video a chunk attends to, as a rule and as masks.
+
+A video is a row of chunks of latent frames. A chunk attends to itself, to the sink (chunks at the video's start that
+are always kept), and to as many chunks before it as the window holds.
+
+Shapes: G chunks; T latent frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastvideo_core.errors import ParameterError
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRule:
+    """Lengths of chunks, window and sink, in latent frames.
+
+    Attributes:
+        chunk_frames: Frames of a chunk.
+        window_frames: Frames that a chunk attends to at most, its own and the sink's among them.
+        sink_frames: Frames at the start that stay in the window; whole chunks.
+        first_frames: Frames of the first chunk; None if it is like the others.
+    """
+
+    chunk_frames: int
+    window_frames: int
+    sink_frames: int = 0
+    first_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        opening = self.num_frames(0)
+        for name in ("chunk_frames", "window_frames"):
+            if getattr(self, name) < 1:
+                raise ParameterError("too few", field=name, value=getattr(self, name), allowed="1 or more")
+        if opening < 1:
+            raise ParameterError("too few", field="first_frames", value=opening, allowed="1 or more, or none")
+        if self.sink_frames and (self.sink_frames < opening or (self.sink_frames - opening) % self.chunk_frames):
+            raise ParameterError(
+                "the sink is no whole number of chunks",
+                field="sink_frames",
+                value=self.sink_frames,
+                allowed=f"0, or {opening} and multiples of {self.chunk_frames} more",
+                nearest=opening + max(0, self.sink_frames - opening) // self.chunk_frames * self.chunk_frames,
+            )
+        least = self.sink_frames + max(self.chunk_frames, opening)
+        if self.window_frames < least:
+            raise ParameterError(
+                "the window does not hold the sink and a chunk",
+                field="window_frames",
+                value=self.window_frames,
+                allowed=f"{least} or more",
+                nearest=least,
+            )
+
+    def num_frames(self, chunk: int) -> int:
+        """Return the frames of a chunk, counted from 0."""
+        return self.chunk_frames if chunk or self.first_frames is None else self.first_frames
+
+    def start(self, chunk: int) -> int:
+        """Return the position of a chunk's first frame."""
+        return 0 if chunk == 0 else self.num_frames(0) + (chunk - 1) * self.chunk_frames
+
+    @property
+    def num_sink_chunks(self) -> int:
+        """Chunks of the sink."""
+        return 0 if not self.sink_frames else 1 + (self.sink_frames - self.num_frames(0)) // self.chunk_frames
+
+    def past(self, chunk: int) -> tuple[int, ...]:
+        """Return the earlier chunks that a chunk attends to, ascending."""
+        num_sink = min(self.num_sink_chunks, chunk)
+        sink = tuple(range(num_sink))
+        room = self.window_frames - self.num_frames(chunk) - sum(self.num_frames(index) for index in sink)
+        recent: list[int] = []
+        for index in range(chunk - 1, num_sink - 1, -1):
+            room -= self.num_frames(index)
+            if room < 0:
+                break
+            recent.insert(0, index)
+        return sink + tuple(recent)
+
+    def mask(self, num_chunks: int) -> Tensor:
+        """Return which chunk (row) attends to which (column), bool, shape (G, G)."""
+        mask_GG = torch.eye(num_chunks, dtype=torch.bool)
+        for chunk in range(num_chunks):
+            mask_GG[chunk, list(self.past(chunk))] = True
+        return mask_GG
+
+    def frame_sizes(self, num_chunks: int) -> list[int]:
+        """Return the frames of each of the first chunks."""
+        return [self.num_frames(chunk) for chunk in range(num_chunks)]
+
+
+def spread_mask(mask_GG: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return a mask over frames, shape (..., T, T), from one over chunks of these sizes, shape (..., G, G)."""
+    sizes_G = torch.tensor(sizes, device=mask_GG.device)
+    return mask_GG.repeat_interleave(sizes_G, dim=-1).repeat_interleave(sizes_G, dim=-2)
