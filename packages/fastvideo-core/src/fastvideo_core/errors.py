@@ -18,6 +18,8 @@
     ├── ResourceError              the machine cannot do it: memory, disk, device
     │   ├── OutOfMemoryError       a step, alone in its call, found no memory
     │   ├── ComponentAsleepError   a component's weights are not on the device now; says which to wake
+    │   ├── CacheFullError         a pool of cache blocks has no free one
+    │   ├── SessionLimitError      as many sessions as are allowed are there
     │   └── QueueFullError         too many requests wait; says when to come back
     ├── ExecutionError             a step failed while a request ran
     │   ├── NonFiniteError         NaN or infinity in a step's result
@@ -26,6 +28,9 @@
     ├── TransportError             a transfer between workers failed
     │   ├── PeerLostError          the other end is closed or dead
     │   └── TransferTimeoutError   it did not happen in time
+    ├── SessionError               a session is not in a state in which that can be done
+    │   ├── SessionEndedError      it has ended, or is another's now
+    │   └── ChunkGoneError         a chunk of its past that is kept no longer, or that it never had
     ├── StateError                 a saved state that is corrupt, foreign, or of another version
     ├── PluginError                a plugin that could not be loaded or breaks its contract
     └── ParityError                a parity check that failed or could not run
@@ -195,6 +200,14 @@ class ComponentAsleepError(ResourceError):
         super().__init__(f"{message}: {', '.join(components)} asleep; wake them first")
 
 
+class CacheFullError(ResourceError):
+    """A pool of cache blocks has no free one."""
+
+
+class SessionLimitError(ResourceError):
+    """As many sessions of a kind as are allowed are there."""
+
+
 class QueueFullError(ResourceError):
     """Too many requests wait.
 
@@ -234,6 +247,27 @@ class PeerLostError(TransportError):
 
 class TransferTimeoutError(TransportError):
     """A transfer did not happen in time."""
+
+
+class SessionError(FastVideoError):
+    """A session is not in a state in which that can be done."""
+
+
+class SessionEndedError(SessionError):
+    """A session has ended, or is another's now."""
+
+
+class ChunkGoneError(SessionError):
+    """A chunk of a session's past is kept no longer, or never was.
+
+    Args:
+        message: Which one, in one line.
+        kept: Chunks that there are.
+    """
+
+    def __init__(self, message: str, *, kept: tuple[int, ...]) -> None:
+        self.kept = kept
+        super().__init__(message)
 
 
 class StateError(FastVideoError):

@@ -41,7 +41,7 @@ def test_each_class_has_its_pool_with_the_card_s_budget(card):
     assert set(figures) == set(CACHES)
     assert figures["residuals"] == {"used_bytes": 0, "max_bytes": 500}
     assert figures["adapters"]["max_device_bytes"] == 300
-    assert not figures["slabs"]["is_allocated"]
+    assert figures["slabs"]["num_free"] == 4
 
 
 def test_a_deployment_sets_other_budgets(card):

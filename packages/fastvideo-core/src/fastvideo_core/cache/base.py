@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fastvideo_core.errors import ExecutionError
 
-__all__ = ["CacheHandle", "CacheKey", "EntryHandle", "SharedEntry"]
+__all__ = ["NOT_STORED", "CacheHandle", "CacheKey", "EntryHandle", "SharedEntry", "is_stored"]
+
+NOT_STORED: Mapping[str, bool] = MappingProxyType({"fastvideo_is_stored": False})
+"""Metadata of a field that refers to something of this process, such as a place in a pool: the state codec does not
+write it, and gives it its default when the state is read."""
+
+
+def is_stored(field: dataclasses.Field[Any]) -> bool:
+    """Tell whether the state codec writes a dataclass's field."""
+    stored: bool = field.metadata.get("fastvideo_is_stored", True)
+    return stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from fastvideo_core.cache.base import CacheKey
 from fastvideo_core.cache.blocks import BlockPool
 from fastvideo_core.cache.features import FeatureCache
 from fastvideo_core.cache.residual import ResidualPool
+from fastvideo_core.cache.slab_pool import SlabPool
 from fastvideo_core.cache.weights import WeightCache
 from fastvideo_core.card import CacheContract, ModelCard
 from fastvideo_core.errors import CardError, ParameterError
@@ -44,6 +45,7 @@ class CachePools:
     Attributes:
         features: Feature caches by name.
         blocks: Pools of blocks by name.
+        slabs: Pools of slabs by name.
         residuals: Residual pools by name.
         weights: Weight caches by name.
 
@@ -70,6 +72,7 @@ class CachePools:
                 )
         self.features: dict[str, FeatureCache] = {}
         self.blocks: dict[str, BlockPool] = {}
+        self.slabs: dict[str, SlabPool] = {}
         self.residuals: dict[str, ResidualPool] = {}
         self.weights: dict[str, WeightCache] = {}
         self._features_by_component: dict[str, FeatureCache] = {}
@@ -82,8 +85,9 @@ class CachePools:
         return self._features_by_component.get(key.component_id)
 
     def num_blocks(self) -> dict[str, int]:
-        """Return how many blocks each pool of blocks has, for admission."""
-        return {name: pool.num_blocks for name, pool in self.blocks.items()}
+        """Return how many blocks or slabs each pool has, for admission."""
+        blocks = {name: pool.num_blocks for name, pool in self.blocks.items()}
+        return blocks | {name: pool.num_slabs for name, pool in self.slabs.items()}
 
     def invalidate(self, model_id: str, *, weights_version: str | None = None) -> int:
         """Drop the features of a model, or of one version of its weights, from all caches; see `FeatureCache`.
@@ -98,6 +102,7 @@ class CachePools:
         return {
             **{name: cache.stats.to_json() for name, cache in self.features.items()},
             **{name: pool.stats.to_json() for name, pool in self.blocks.items()},
+            **{name: pool.stats.to_json() for name, pool in self.slabs.items()},
             **{
                 name: {"used_bytes": pool.used_bytes, "max_bytes": pool.max_bytes}
                 for name, pool in self.residuals.items()
@@ -112,26 +117,32 @@ class CachePools:
             case "feature":
                 cache = self.features[name] = FeatureCache(name, budget.max_bytes)
                 self._features_by_component[contract.component] = cache
-            case "paged_kv" | "slab_kv":
-                self.blocks[name] = _block_pool(name, contract, budget, make_storage)
+            case "paged_kv":
+                size = _block_bytes(name, contract)
+                self.blocks[name] = BlockPool(name, _num_blocks(name, size, budget), size, make_storage)
+            case "slab_kv":
+                size = _block_bytes(name, contract)
+                self.slabs[name] = SlabPool(name, _num_blocks(name, size, budget), size)
             case "residual":
                 self.residuals[name] = ResidualPool(name, budget.max_bytes)
             case "weight":
                 self.weights[name] = WeightCache(name, budget.max_bytes, budget.host_bytes)
 
 
-def _block_pool(
-    name: str, contract: CacheContract, budget: CacheBudget, make_storage: Callable[[int], Any] | None
-) -> BlockPool:
+def _block_bytes(name: str, contract: CacheContract) -> int:
     if contract.block_bytes is None:
         raise CardError("a cache of blocks says how large one is", field=f"caches.{name}.block_bytes", value=None)
-    num_blocks = budget.max_bytes // contract.block_bytes
+    return contract.block_bytes
+
+
+def _num_blocks(name: str, block_bytes: int, budget: CacheBudget) -> int:
+    num_blocks = budget.max_bytes // block_bytes
     if num_blocks < 1:
         raise ParameterError(
             "not even one block fits",
             field=f"caches.{name}.max_bytes",
             value=budget.max_bytes,
-            allowed=f"{contract.block_bytes} or more",
-            nearest=contract.block_bytes,
+            allowed=f"{block_bytes} or more",
+            nearest=block_bytes,
         )
-    return BlockPool(name, num_blocks, contract.block_bytes, make_storage)
+    return num_blocks

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fastvideo_core.cache.base import is_stored
 from fastvideo_core.errors import StateError
 
 __all__ = ["allowed_classes", "check_literal", "field_types", "part_of", "taking_members"]
@@ -18,7 +19,7 @@ _ABSTRACT: dict[Any, tuple[type, ...]] = {Mapping: (dict,), Sequence: (list, tup
 
 
 def field_types(cls: Any) -> Mapping[str, Any]:
-    """Return the annotations of a dataclass's fields, by name.
+    """Return the annotations of a dataclass's fields that are stored, by name.
 
     Raises:
         StateError: An annotation names something that does not exist at run time.
@@ -33,7 +34,7 @@ def _field_types(cls: Hashable) -> dict[str, Any]:
         hints = get_type_hints(kind)
     except NameError as error:
         raise StateError(f"the annotations of {kind.__qualname__} cannot be resolved: {error}") from error
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if is_stored(field)}
 
 
 def allowed_classes(annotation: Any) -> list[type[Any]]:

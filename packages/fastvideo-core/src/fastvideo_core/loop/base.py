@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from fastvideo_core.cache.slab_pool import SlabPool
 from fastvideo_core.card import LoopSpec, ModelCard
+from fastvideo_core.errors import CardError
 from fastvideo_core.loop.work import BatchKey, Done, Profile, StepCost, StepResult, Wait, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
@@ -100,9 +102,22 @@ class LoopContext:
 
     Attributes:
         make_generator: Makes the CPU generator of a seed; every draw of a request comes from such a one.
+        slabs: Pools of slabs by the card's name for them.
     """
 
     make_generator: Callable[[int], torch.Generator]
+    slabs: Mapping[str, SlabPool] = field(default_factory=dict)
+
+    def slab_pool(self, name: str) -> SlabPool:
+        """Return a pool of slabs, for `SlabTable.of`.
+
+        Raises:
+            CardError: The card declares no such cache of class `slab_kv`.
+        """
+        if name not in self.slabs:
+            allowed = ", ".join(self.slabs) or "none"
+            raise CardError("no such cache of slabs", field="caches", value=name, allowed=allowed)
+        return self.slabs[name]
 
 
 @dataclass(frozen=True, slots=True)

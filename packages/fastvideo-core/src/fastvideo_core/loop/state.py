@@ -365,6 +365,9 @@ def _decode_dataclass(node: dict[str, Any], annotation: Any, path: str, get: Get
     instance: Any = object.__new__(cls)
     for name, kind in fields.items():
         object.__setattr__(instance, name, _decode(node["fields"][name], kind, f"{path}.{name}", get))
+    for one in dataclasses.fields(cls):
+        if one.name not in fields:
+            object.__setattr__(instance, one.name, one.default)
     return instance
 
 
