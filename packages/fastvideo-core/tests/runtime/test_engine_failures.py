@@ -19,7 +19,7 @@ from fastvideo_core.errors import (
     PromptError,
     ResourceError,
 )
-from fastvideo_core.loop.work import StepResult, Wait
+from fastvideo_core.loop.work import StepResult, StreamChunk, Wait
 from fastvideo_core.runtime import run as run_module
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
@@ -115,6 +115,18 @@ def test_a_step_that_breaks_its_contract(results, card, made_up, with_loop, chec
 
     changed = with_loop(card, "denoise", step=made_up("step", step))
     check(changed, ExecutionError, "^request:bad/loop:denoise: .* failed")
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_step_that_streams_what_makes_no_sense(at, card, made_up, with_loop, check):
+    def step(instance, plans, ctx):
+        (result,) = denoise.run_step(instance, plans, ctx)
+        if is_bad(plans[0].cancel_scope) and plans[0].step_index == at:
+            result = dataclasses.replace(result, chunks=(StreamChunk("video", "media", 0, "no frames"),))
+        return [result]
+
+    text = "^request:bad: the report of a step failed: AttributeError: 'str' object has no attribute 'shape'"
+    check(with_loop(card, "denoise", step=made_up("step", step)), ExecutionError, text)
 
 
 @pytest.mark.parametrize(

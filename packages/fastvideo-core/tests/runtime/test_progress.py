@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastvideo_core.loop.work import StepResult, StreamChunk
+from fastvideo_core.loop.work import StreamChunk
 from fastvideo_core.request.base import Request, TextPart
 from fastvideo_core.runtime import progress
 from fastvideo_core.runtime.prepare import prepare_request
@@ -42,17 +41,13 @@ def begin():
     return Progress(PREPARED, EventLog(PREPARED, lambda make: events.append(make()))), events
 
 
-def plan(step, num_steps):
-    return SimpleNamespace(step_index=step, num_steps=num_steps)
-
-
 def chunk(index, *, is_final=False, kind="media", stream="video"):
     frames = torch.zeros(2, 16, 24, 3, dtype=torch.uint8)
     return StreamChunk(stream, kind, index, frames, index / 4, (index + 1) / 4, is_final)
 
 
 def commit(tracked, node, step, num_steps, *chunks):
-    tracked.committed(node, plan(step, num_steps), StepResult(None, chunks=chunks))
+    tracked.committed(node, step + 1, num_steps, chunks)
 
 
 def test_a_generative_node_counts_eight_times(clock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.run import GenerationResult, Node, RequestRun
 from fastvideo_core.runtime.scheduler.base import Job, ReadyStep
 
-__all__ = ["Active", "Rebuilt", "Task"]
+__all__ = ["Active", "Rebuilt", "Reports", "Task"]
 
 
 @dataclass(slots=True, eq=False)
@@ -76,3 +77,28 @@ class Rebuilt:
 
     instance: ModelInstance
     nodes: Mapping[str, Mapping[str, NodeState]]
+
+
+class Reports:
+    """What is still to be told of committed steps. It is told once the next calls run: nobody's device waits for it.
+
+    Args:
+        failed: Given a request, and why nothing could be told of its step.
+    """
+
+    def __init__(self, failed: Callable[[Active, Exception], None]) -> None:
+        self._failed = failed
+        self._waiting: deque[tuple[Active, Callable[[], None]]] = deque()
+
+    def add(self, active: Active, report: Callable[[], None]) -> None:
+        """Take what tells of a step."""
+        self._waiting.append((active, report))
+
+    def give_out(self) -> None:
+        """Tell it all, in order."""
+        while self._waiting:
+            active, report = self._waiting.popleft()
+            try:
+                report()
+            except Exception as error:  # noqa: BLE001 - it ends that request alone
+                self._failed(active, error)

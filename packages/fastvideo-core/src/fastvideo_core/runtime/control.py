@@ -19,7 +19,7 @@ from fastvideo_core.cache import FeatureHandle
 from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError, WorkerLostError, describe_failure
 from fastvideo_core.loop.work import StepResult, Wait, WorkKind, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
-from fastvideo_core.runtime.active import Active, Rebuilt, Task
+from fastvideo_core.runtime.active import Active, Rebuilt, Reports, Task
 from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
@@ -82,6 +82,7 @@ class ControlPlane:
         self._actives: dict[str, Active] = {}
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
+        self._reports = Reports(self._ill_reported)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._broken)
         self._thread = threading.Thread(target=self._loop.run_forever, name="fastvideo-control", daemon=True)
@@ -153,6 +154,7 @@ class ControlPlane:
             self._start_jobs(now)  # of a burst, nobody has looked yet at those that came first
         self._scheduler.submit(active.job, now)
         self._actives[run.request_id] = active
+        run.later = partial(self._reports.add, active)
         run.cancel.listen(lambda: self._notify(partial(self._cancelled, active)))
         run.accepted()
         self._cancelled(active)  # it may have been, before anybody listened
@@ -180,7 +182,12 @@ class ControlPlane:
             self._loop.call_soon_threadsafe(function)
 
     def _pump(self) -> None:
-        """Start what can start, and give every idle worker something to do."""
+        """Give every idle worker something to do; then there is time to report what has been done."""
+        self._give_work()
+        self._reports.give_out()
+
+    def _give_work(self) -> None:
+        """Start what can start, and find the next calls."""
         if self._is_lost or self._num_pauses:
             return
         now = time.monotonic()
@@ -251,16 +258,12 @@ class ControlPlane:
             return
         task.active.handles.append(handle)
         # Not at once: this may be called while another request's results are handed out.
-        self._loop.call_soon(self._wake_with, task, result)
+        self._loop.call_soon(self._wake, task, result)
 
-    def _wake_with(self, task: Task, result: StepResult[Any]) -> None:
-        task.claim = None
-        self._resume(task, result)
-        self._pump()
-
-    def _wake(self, task: Task) -> None:
-        task.timer = None
-        self._resume(task)
+    def _wake(self, task: Task, value: Any = None) -> None:
+        """Go on with a node whose time has come, or to which another request's result is given."""
+        task.claim = task.timer = None
+        self._resume(task, value)
         self._pump()
 
     def _finish_task(self, task: Task, value: Any) -> None:
@@ -401,6 +404,9 @@ class ControlPlane:
     def _end(self, active: Active, error: Exception | None, artifacts: dict[str, Artifact] | None = None) -> None:
         """Free everything that a request holds, and tell of its end."""
         run = active.run
+        self._reports.give_out()
+        if run.request_id not in self._actives:
+            return
         self._close_tasks(active)
         self._scheduler.withdraw(run.request_id, time.monotonic())
         del self._actives[run.request_id]
@@ -418,6 +424,11 @@ class ControlPlane:
         # Not at once: frames on the stack, which the error keeps alive, hold the step's tensors.
         self._num_settling += 1
         self._loop.call_soon(self._settle, active, result, error)
+
+    def _ill_reported(self, active: Active, error: Exception) -> None:
+        """End a request of whose step nothing could be told: what its loop says of it makes no sense."""
+        if active.run.request_id in self._actives:
+            self._end(active, as_failure(error, f"{active.run.scope.path()}: the report of a step"))
 
     def _settle(self, active: Active, result: GenerationResult | None, error: Exception | None) -> None:
         """Hand a request's result or error out."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastvideo_core.loop.work import StepResult, StreamChunk, WorkPlan
+from fastvideo_core.loop.work import StreamChunk
 from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request import events
 from fastvideo_core.runtime.prepare import PreparedRequest
@@ -102,21 +102,28 @@ class Progress:
         """Note that a node has nothing left to do, however many steps it took."""
         self._note(node_id, 1.0)
 
-    def committed(self, node_id: str, plan: WorkPlan[Any], result: StepResult[Any]) -> None:
-        """Report a committed step and stream its chunks."""
-        if plan.num_steps:
-            self._note(node_id, (plan.step_index + 1) / plan.num_steps)
+    def committed(self, node_id: str, step: int, num_steps: int | None, chunks: Sequence[StreamChunk]) -> None:
+        """Report a committed step and stream its chunks.
+
+        Args:
+            node_id: Its node.
+            step: Its number, from 1.
+            num_steps: How many the node will take, where it knows.
+            chunks: What it has put into its sinks.
+        """
+        if num_steps:
+            self._note(node_id, step / num_steps)
         elapsed_s = 0.0 if self._started_at is None else time.monotonic() - self._started_at
         remaining_s = elapsed_s * (1 - self._fraction) / self._fraction if self._fraction > 0 else None
         self._log.emit(
             events.RequestProgress,
             node=node_id,
-            step=plan.step_index + 1,
-            num_steps=plan.num_steps,
+            step=step,
+            num_steps=num_steps,
             fraction=self._fraction,
             remaining_s=remaining_s,
         )
-        for chunk in result.chunks:
+        for chunk in chunks:
             if chunk.kind in ("media", "preview"):
                 self._stream(node_id, chunk)
 

@@ -142,8 +142,9 @@ class NodeContext:
         return _Asked(wait)
 
     def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
-        """Report a committed step."""
-        self._run.progress.committed(run.node_id, plan, result)
+        """Report a committed step, once whoever runs this has time for it; the plan, which holds tensors, is let go."""
+        report = self._run.progress.committed
+        self._run.later(partial(report, run.node_id, plan.step_index + 1, plan.num_steps, result.chunks))
 
 
 class RequestRun:
@@ -159,6 +160,7 @@ class RequestRun:
         warnings: What its result is to carry, and its events to say, once it is accepted.
 
     Attributes:
+        later: Calls what it is given, in order, before the request ends; at once unless a control plane has set it.
         scope: What cancels it.
         cancel: What has been cancelled of it.
         loop_runs: Loops in progress, by node.
@@ -176,6 +178,7 @@ class RequestRun:
         *,
         warnings: tuple[str, ...] = (),
     ) -> None:
+        self.later: Callable[[Callable[[], None]], None] = _at_once
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
         self.cancel = CancelState()
@@ -422,3 +425,7 @@ class RequestRun:
 def _sources(node: Node) -> list[str]:
     edges = [node.source] if isinstance(node, ArtifactNode) else list(node.inputs.values())
     return [edge.node for edge in edges if isinstance(edge, TensorEdge)]
+
+
+def _at_once(report: Callable[[], None]) -> None:
+    report()
