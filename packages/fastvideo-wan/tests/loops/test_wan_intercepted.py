@@ -5,19 +5,23 @@ from __future__ import annotations
 import sys
 import types
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from fastvideo_core.errors import PluginError
 from fastvideo_core.extend import AttentionBackendSpec, SamplerSpec
 from fastvideo_core.extend.extensions import NO_EXTENSIONS
+from fastvideo_core.loop.hooks import BranchesOutcome
 from fastvideo_core.loop.samplers import SAMPLERS
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
-from fastvideo_testing.samples import HOLD, RECORD, REUSE, extensions_of
+from fastvideo_testing.samples import HOLD, RECORD, REUSE, ReuseInterceptor, extensions_of
 from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
+from fastvideo_wan.loops.intercepted import select_rows
 
 SMALL = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 4}
 
@@ -127,3 +131,82 @@ def test_a_plugins_sampler_makes_the_steps(monkeypatch):
         twin, expected = (value(latents(engine, exact=True, sampler=name)) for name in ("twin", "unipc"))
     assert steps == ["twin"] * 4
     np.testing.assert_array_equal(twin, expected)
+
+
+class TogetherInterceptor(ReuseInterceptor):
+    """Runs all blocks for all branches at once, those after the first for the branches one by one if told so."""
+
+    calls: ClassVar = []
+    is_split = False
+
+    def run_branches(self, calls, states, blocks, hidden, select, *inputs):
+        self.calls.append(
+            (calls[0].index, calls[0].num_predictions, tuple(call.branch for call in calls), hidden.shape[0])
+        )
+        hidden = blocks[0](hidden, *inputs)
+        for block in blocks[1:]:
+            parts = (
+                [block(hidden[row : row + 1], *select([row])) for row in range(len(hidden))] if self.is_split else None
+            )
+            hidden = block(hidden, *inputs) if parts is None else torch.cat(parts)
+        return BranchesOutcome(hidden, [None] * len(calls))
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """A harmless interceptor that takes all branches at once, and its class."""
+    made = type("Together", (TogetherInterceptor,), {"calls": []})
+    module = types.ModuleType("fastvideo_made_up_together")
+    module.Together = made
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    harmless = {"distribution_altering": False, "declared_error": 0.0}
+    return replace(REUSE, implementation=f"{module.__name__}:Together", **harmless), made
+
+
+def test_branches_that_run_together_have_the_bits_that_they_have_without(together):
+    spec, made = together
+    always = {"interceptor.reuse": {"period": 1}}
+    with open_with("wan-shapes", spec, **always) as engine, Engine.open("wan-shapes") as plain:
+        np.testing.assert_array_equal(value(latents(engine)), value(latents(plain)))
+        assert made.calls == [(index, 4, ("cond", "uncond"), 1) for index in range(4)]
+        made.calls.clear()
+        np.testing.assert_array_equal(value(latents(engine, exact=True)), value(latents(plain, exact=True)))
+        assert made.calls == [], "exact branches are computed one by one"
+
+
+@pytest.mark.parametrize("variant", ["t2v", "ti2v-5b"])
+def test_rows_that_are_selected_are_the_rows_of_the_whole(variant, together, tmp_path, checkpoint):
+    spec, made = together
+    image = {"ti2v-5b": np.full((32, 32, 3), 80, np.uint8)}.get(variant)
+    results = []
+    for is_split in (False, True):
+        made.is_split = is_split
+        with open_with(str(checkpoint(variant)), spec) as engine:
+            inputs = {} if image is None else {"image": image}
+            results.append(engine.generate("x", outputs=("latents",), **inputs, **SMALL, seed=5).latents.latents)
+    whole, split = results
+    np.testing.assert_allclose(split, whole, rtol=0, atol=1e-4 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (lambda hidden: hidden, "gave a Tensor; allowed: BranchesOutcome"),
+        (
+            lambda hidden: BranchesOutcome(hidden, [None]),
+            "gave 1 states; allowed: one for each of .*transformer/uncond",
+        ),
+        (lambda hidden: 1 / 0, "failed: ZeroDivisionError"),
+    ],
+)
+def test_what_it_gives_for_all_branches_is_checked(outcome, why, together):
+    spec, made = together
+    made.run_branches = lambda self, calls, states, blocks, hidden, select, *inputs: outcome(hidden)
+    with open_with("wan-shapes", spec) as engine, pytest.raises(PluginError, match=f"interceptor 'reuse' .*{why}"):
+        value(latents(engine))
+
+
+def test_all_rows_are_the_inputs_themselves():
+    context = types.SimpleNamespace(num_rows=2)
+    inputs = types.SimpleNamespace(context=context)
+    assert select_rows(inputs, [0, 1]) is inputs

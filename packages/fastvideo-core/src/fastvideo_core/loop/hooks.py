@@ -24,11 +24,15 @@ __all__ = [
     "BlockInterceptor",
     "BlockOutcome",
     "BlocksRunner",
+    "BranchesInterceptor",
+    "BranchesOutcome",
+    "BranchesRunner",
     "HookLevel",
     "Observer",
     "Prediction",
     "ResultView",
     "RunHooks",
+    "SelectRows",
     "StepCall",
     "StepHooks",
     "StepInterceptor",
@@ -127,12 +131,17 @@ class Prediction:
         branches: Guidance branches; the prediction has a row for each, in this order.
         sample: What the model would see, of one row.
         noise_level: Noise level of the sample, from one (noise) to zero.
+        index: Which of the loop's predictions it is, from 0: a loop may have steps that make none. None where the
+            family does not say.
+        num_predictions: How many the loop makes; None where the family does not say.
     """
 
     component: str
     branches: tuple[str, ...]
     sample: torch.Tensor
     noise_level: float
+    index: int | None = None
+    num_predictions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +194,16 @@ class BlockCall:
         component: The model.
         branch: The guidance branch.
         options: The interceptor's options for this request; None if it has none.
+        index: Which of the loop's predictions it is for, as of `Prediction`.
+        num_predictions: How many the loop makes, as of `Prediction`.
     """
 
     step: StepView
     component: str
     branch: str
     options: Any
+    index: int | None = None
+    num_predictions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +239,59 @@ class BlockInterceptor(Protocol):
         ...
 
 
+SelectRows = Callable[["Sequence[int]"], "tuple[Any, ...]"]
+"""Given some rows, ascending, returns what a block takes besides the stream of these rows."""
+
 BlocksRunner = Callable[..., "torch.Tensor"]
 """Called with the blocks, the stream, and what every block takes besides; gives the stream after the last block."""
+
+BranchesRunner = Callable[..., "torch.Tensor"]
+"""Called with the blocks, the stream, a `SelectRows`, and what every block takes besides; gives the stream after the
+last block, with a row for each branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchesOutcome:
+    """What a block interceptor gives back for all branches of a request.
+
+    Attributes:
+        hidden: The stream after the last block, with a row for each branch.
+        states: The new state of each branch; None leaves it as it was.
+        is_computed: Whether all blocks ran for all of them.
+    """
+
+    hidden: torch.Tensor
+    states: Sequence[PluginState | None]
+    is_computed: bool = True
+
+
+class BranchesInterceptor(BlockInterceptor, Protocol):
+    """A block interceptor that also takes all branches of a request as rows of one call, where the family offers it.
+
+    Rows that share a call cost less than rows that are alone in theirs, and what branches have in common is computed
+    once. Rows of other requests are never in it.
+    """
+
+    def run_branches(
+        self,
+        calls: Sequence[BlockCall],
+        states: Sequence[PluginState | None],
+        blocks: Sequence[Any],
+        hidden: torch.Tensor,
+        select: SelectRows,
+        *inputs: Any,
+    ) -> BranchesOutcome:
+        """Go through the blocks with a row for each branch.
+
+        Args:
+            calls: Where each row belongs.
+            states: State of each row; only read.
+            blocks: The blocks in order. The first takes the stream as it comes, and gives a row for each branch.
+            hidden: The stream, (R, S, D), or (1, S, D) where the rows are the same before the first block.
+            select: For blocks after the first that are to run for some rows only.
+            inputs: What every block takes besides the stream of all rows.
+        """
+        ...
 
 
 class StepHooks(Protocol):
@@ -240,7 +304,7 @@ class StepHooks(Protocol):
 
     @property
     def has_block_interceptors(self) -> bool:
-        """Whether the model has to run each branch of each plan alone, with `blocks_runner`."""
+        """Whether the model has to run each plan alone, with `branches_runner` or, by branch, with `blocks_runner`."""
         ...
 
     def predict(
@@ -256,6 +320,10 @@ class StepHooks(Protocol):
 
     def blocks_runner(self, index: int, component: str, branch: str) -> BlocksRunner | None:
         """Return what is to run the blocks for a branch of a plan; None if nobody wants to."""
+        ...
+
+    def branches_runner(self, index: int, component: str, branches: Sequence[str]) -> BranchesRunner | None:
+        """Return what is to run the blocks for all branches of a plan as rows of one call; None if nobody can."""
         ...
 
 

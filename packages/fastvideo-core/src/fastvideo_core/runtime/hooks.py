@@ -22,10 +22,14 @@ from fastvideo_core.loop.hooks import (
     BlockCall,
     BlockInterceptor,
     BlockOutcome,
+    BranchesInterceptor,
+    BranchesOutcome,
+    BranchesRunner,
     Observer,
     Prediction,
     ResultView,
     RunHooks,
+    SelectRows,
     StepCall,
     StepInterceptor,
     StepView,
@@ -287,6 +291,7 @@ class _CallHooks:
         self._works = [plan.plugins for plan in plans]
         self._states: list[dict[str, dict[str, PluginState]]] = [{} for _ in plans]
         self._skipped: set[int] = set()
+        self._wanted: Sequence[Prediction] = ()
         if any(work is None for work in self._works):
             raise PluginError(f"{plans[0].where()} was planned without the interceptors that are on")
 
@@ -301,6 +306,7 @@ class _CallHooks:
     def predict(
         self, wanted: Sequence[Prediction], compute: Callable[[Sequence[int]], Sequence[torch.Tensor]]
     ) -> list[torch.Tensor]:
+        self._wanted = wanted
         found = {index: answer for index, one in enumerate(wanted) if (answer := self._answer(index, one)) is not None}
         left = [index for index in range(len(wanted)) if index not in found]
         self._skipped.update(found)
@@ -315,21 +321,54 @@ class _CallHooks:
             return None
         (one,) = self._blocks
         interceptor: BlockInterceptor = one.interceptor
-        key = state_key(component, branch)
-        call = BlockCall(self._views[index], component, branch, self._options(index, one))
+        key, call = state_key(component, branch), self._block_call(index, one, component, branch)
 
         def run(blocks: Any, hidden: torch.Tensor, *inputs: Any) -> torch.Tensor:
             state = self._known(index, one).get(key)
             outcome = _asked(one, interceptor.run_blocks, call, state, tuple(blocks), hidden, *inputs)
             if not isinstance(outcome, BlockOutcome):
                 raise PluginError(f"{_name(one)} gave a {type(outcome).__name__}; allowed: BlockOutcome")
-            if outcome.state is not None:
-                self._keep(index, one, {key: outcome.state})
-            if not outcome.is_computed:
-                self._skipped.add(index)
-            return outcome.hidden
+            return self._ran(index, one, [key], [outcome.state], outcome)
 
         return run
+
+    def branches_runner(self, index: int, component: str, branches: Sequence[str]) -> BranchesRunner | None:
+        if not self._blocks or not hasattr(self._blocks[0].interceptor, "run_branches"):
+            return None
+        (one,) = self._blocks
+        interceptor: BranchesInterceptor = one.interceptor
+        keys = [state_key(component, branch) for branch in branches]
+        calls = [self._block_call(index, one, component, branch) for branch in branches]
+
+        def run(blocks: Any, hidden: torch.Tensor, select: SelectRows, *inputs: Any) -> torch.Tensor:
+            known = self._known(index, one)
+            states = [known.get(key) for key in keys]
+            outcome = _asked(one, interceptor.run_branches, calls, states, tuple(blocks), hidden, select, *inputs)
+            if not isinstance(outcome, BranchesOutcome):
+                raise PluginError(f"{_name(one)} gave a {type(outcome).__name__}; allowed: BranchesOutcome")
+            if len(outcome.states) != len(keys):
+                raise PluginError(f"{_name(one)} gave {len(outcome.states)} states; allowed: one for each of {keys}")
+            return self._ran(index, one, keys, outcome.states, outcome)
+
+        return run
+
+    def _block_call(self, index: int, one: _Intercepting, component: str, branch: str) -> BlockCall:
+        wanted = self._wanted[index] if self._wanted else None
+        place = (None, None) if wanted is None else (wanted.index, wanted.num_predictions)
+        return BlockCall(self._views[index], component, branch, self._options(index, one), *place)
+
+    def _ran(
+        self,
+        index: int,
+        one: _Intercepting,
+        keys: Sequence[str],
+        states: Sequence[PluginState | None],
+        outcome: BlockOutcome | BranchesOutcome,
+    ) -> torch.Tensor:
+        self._keep(index, one, {key: state for key, state in zip(keys, states, strict=True) if state is not None})
+        if not outcome.is_computed:
+            self._skipped.add(index)
+        return outcome.hidden
 
     def completed(self, results: Sequence[StepResult[Any]]) -> list[StepResult[Any]]:
         """Return results with the interceptors' new states."""

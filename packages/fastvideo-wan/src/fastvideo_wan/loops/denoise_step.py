@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_core.loop.base import StepContext
-from fastvideo_core.loop.hooks import hooks_of, supports_hooks
+from fastvideo_core.loop.hooks import BranchesRunner, hooks_of, supports_hooks
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import (
     blend_known_frames,
@@ -30,7 +30,7 @@ from fastvideo_wan.loops.denoise import (
     DenoiseValues,
     RequestContext,
 )
-from fastvideo_wan.loops.intercepted import intercepted_velocities
+from fastvideo_wan.loops.intercepted import intercepted_velocities, select_rows
 from fastvideo_wan.models.block import BlockInputs
 from fastvideo_wan.models.context import TextContext, context_row, split_context, stack_contexts
 from fastvideo_wan.models.transformer import BlocksRunner, WanTransformer
@@ -161,6 +161,12 @@ class _Branches:
         times = _fast_timesteps(transformer, [payload])
         return transformer(latents, times, prompt, rotary=rotary, blocks_runner=runner)
 
+    def rows_of_one(self, payload: DenoisePayload, runner: BranchesRunner) -> Tensor:
+        def run(blocks: Iterable[nn.Module], hidden_BSD: Tensor, inputs: BlockInputs) -> Tensor:
+            return runner(blocks, hidden_BSD, lambda rows: (select_rows(inputs, rows),), inputs)
+
+        return _rows_of(self._transformer, [payload], blocks_runner=run)
+
 
 def _exact_velocity(transformer: WanTransformer, payload: DenoisePayload, ctx: StepContext) -> Tensor:
     """Return the guided velocity of one request."""
@@ -198,6 +204,10 @@ def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePay
 
 def _batched_outputs(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
     """Return the velocities of all branches of all requests, each a row."""
+    return _rows_of(transformer, payloads, **_runner(ctx, "rows"))
+
+
+def _rows_of(transformer: WanTransformer, payloads: Sequence[DenoisePayload], **runner: BlocksRunner) -> Tensor:
     return cast(
         "Tensor",
         transformer(
@@ -206,7 +216,7 @@ def _batched_outputs(transformer: WanTransformer, payloads: Sequence[DenoisePayl
             stack_contexts([prompts for payload in payloads for prompts in payload.context.prompts]),
             latents_rows=[index for index, payload in enumerate(payloads) for _ in payload.branches],
             rotary=payloads[0].context.rotary,
-            **_runner(ctx, "rows"),
+            **runner,
         ),
     )
 
