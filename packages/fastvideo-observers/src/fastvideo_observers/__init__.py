@@ -1,5 +1,5 @@
-"""Observers for FastVideo: NaNWatch and Profiler."""
+"""Observers for FastVideo: ParityAligner, Profiler, NaNWatch and ActivationTrace."""
 
 from __future__ import annotations
 
-__all__ = ["nanwatch", "options", "profiler"]
+__all__ = ["activationtrace", "clocks", "nanwatch", "options", "parityaligner", "profiler", "recordings"]

@@ -13,7 +13,7 @@ HOOK_VERSIONS = ">=1.0,<2"
 SPEC = ObserverSpec(
     name="profiler",
     implementation="fastvideo_observers.profiler:Profiler",
-    summary="writes what every call takes, as a Chrome trace and as a table",
+    summary="writes wall and device time of every step, as a Chrome trace, a table, and costs for the scheduler",
     options="fastvideo_observers.options:ProfilerOptions",
     wants=("steps",),
 )

@@ -58,8 +58,10 @@ class StepView:
         step_index: Position in the loop, from 0.
         num_steps: Steps that the loop takes, where it is known.
         batch_key: Component, shapes, precision, profile and what else decides about batches.
+        node_id: The node of the program that the loop runs for; one loop may run for several.
         cost: What the step states that it takes, for the cost model.
         device: The device that it runs on, as torch names it.
+        is_shared: Whether other requests may take its result in place of a step of their own.
     """
 
     request_id: str
@@ -67,23 +69,27 @@ class StepView:
     step_index: int
     num_steps: int | None
     batch_key: BatchKey
+    node_id: str
     cost: StepCost
     device: str = "cpu"
+    is_shared: bool = False
 
     @classmethod
     def of(cls, plan: WorkPlan[Any], device: str = "cpu") -> StepView:
         """Return the view of a plan that runs on a device."""
-        scope = plan.cancel_scope
+        scope, node_id = plan.cancel_scope, plan.loop_id
         while scope.parent is not None:
-            scope = scope.parent
+            scope, node_id = scope.parent, scope.scope_id
         return cls(
             scope.scope_id,
             plan.loop_id,
             plan.step_index,
             plan.num_steps,
             plan.batch_key,
+            node_id,
             plan.resources.cost,
             device,
+            plan.cache.result_key is not None,
         )
 
 
