@@ -48,6 +48,7 @@ class LoopRequest:
         cancel_scope: The loop's scope.
         profile: Serve, rollout or train.
         is_exact: Whether the reference's order of operations is asked for.
+        is_session: Whether it makes a session's stream; see `fastvideo_core.loop.chunks`.
     """
 
     request_id: str
@@ -58,6 +59,7 @@ class LoopRequest:
     cancel_scope: CancelScope
     profile: Profile = "serve"
     is_exact: bool = False
+    is_session: bool = False
 
 
 class ModelView(Protocol):
