@@ -64,6 +64,11 @@ def is_held_out(caption: str) -> bool:
     return zlib.crc32(caption.encode()) % 100 < HELD_OUT_PERCENT
 
 
+def names_background(caption: str) -> bool:
+    """Return whether a caption says what the background is."""
+    return any(word in caption.lower() for words in BACKGROUND_WORDS.values() for word in words)
+
+
 def _compose(scene: Scene, rng: random.Random) -> str:
     words = {
         "a": rng.choice(("a", "a", "one", "the")),

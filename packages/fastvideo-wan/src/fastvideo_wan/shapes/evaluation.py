@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastvideo_wan.shapes.captions import BACKGROUND_WORDS, draw_caption
+from fastvideo_wan.shapes.captions import draw_caption, names_background
 from fastvideo_wan.shapes.judge import Verdict, judge_clip
 from fastvideo_wan.shapes.render import to_uint8_frames
-from fastvideo_wan.shapes.scenes import BACKGROUNDS, Scene, SceneRanges, draw_scene
+from fastvideo_wan.shapes.scenes import Scene, SceneRanges, draw_scene
 
 ATTRIBUTES = ("colour", "shape", "direction", "all", "background", "whole", "size", "clean")
 WILSON_Z = 1.959964  # 95 %, two-sided
@@ -61,13 +61,9 @@ def score(verdict: Verdict, case: Case, *, num_frames: int) -> dict[str, bool]:
         "size": verdict.is_size_constant,
         "clean": verdict.is_clean,
     }
-    right["background"] = verdict.background == case.scene.background or not _names_background(case.prompt)
+    right["background"] = verdict.background == case.scene.background or not names_background(case.prompt)
     right["all"] = right["colour"] and right["shape"] and right["direction"]
     return right
-
-
-def _names_background(prompt: str) -> bool:
-    return any(word in prompt.lower() for name in BACKGROUNDS for word in BACKGROUND_WORDS[name])
 
 
 def score_frames(frames_THWC: npt.NDArray[np.uint8] | Tensor, case: Case) -> dict[str, bool]:

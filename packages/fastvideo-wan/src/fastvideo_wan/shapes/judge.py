@@ -9,7 +9,7 @@ Shape letters: T frames, H rows, W columns, C colour channels.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -73,37 +73,46 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What one frame shows: the object's mask, centre (x, y), area in pixels, colour, and stray pixels' share."""
+    """What one frame shows: the object's mask, centre (x, y), area in pixels, colour, and stray pixels' share.
+
+    `moved_by` says by how many pixels (x, y) the frame was moved before it was looked at.
+    """
 
     mask: Mask
     centre: tuple[float, float]
     area: float
     colour: Array
     stray: float
+    moved_by: tuple[int, int] = (0, 0)
 
 
-def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor) -> Verdict:
+def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor, *, is_wrapped: bool = False) -> Verdict:
     """Say what a clip of one object on a plain background shows.
 
     Args:
         frames_THWC: Bytes, shape (T, H, W, 3), RGB, at least 16 by 16 pixels and one frame.
+        is_wrapped: The frame's opposite sides are joined: an object that crosses one comes in at the other, and counts
+            as whole. Each frame is moved so that the object is in its middle before it is looked at.
 
     Raises:
         ValueError: If shape or type are not as above.
     """
     frames = _checked(frames_THWC)
     background = _background(frames)
-    sights = [_look(frame, background) for frame in frames]
+    sights = [_look_around(frame, background) if is_wrapped else _look(frame, background) for frame in frames]
     seen = [sight for sight in sights if sight is not None]
     name = _nearest(background, BACKGROUNDS, max_distance=0.3)
     if not seen:
         return Verdict(None, None, None, name, 1.0, 0.0, False)
+    size = frames.shape[1:3]
     shapes, fits = zip(*[_outline(sight) for sight in seen], strict=True)
     diameters = np.sqrt([sight.area for sight in seen])
     return Verdict(
         colour=_nearest(np.median([sight.colour for sight in seen], axis=0), COLOURS, max_distance=0.3),
         shape=_majority(shapes),
-        direction=_direction(seen, min(frames.shape[1:3])) if len(seen) == len(sights) else None,
+        direction=_direction(_centres(seen, size, is_wrapped), min(size)) if len(seen) == len(sights) else None,
+        if len(seen) == len(sights)
+        else None,
         background=name,
         size_drift=float(np.abs(diameters / np.median(diameters) - 1).max()),
         stray=max(sight.stray for sight in seen),
@@ -148,6 +157,32 @@ def _look(frame: Array, background: Array) -> _Sight | None:
     outside = ~_grow(_grow(_grow(mask)))
     stray = float(((distance >= STRAY_CONTRAST) & outside).mean())
     return _Sight(mask, centre, area, np.asarray(colour, dtype=np.float32), stray)
+
+
+def _look_around(frame: Array, background: Array) -> _Sight | None:
+    """Find the object in a frame whose sides are joined, moved so that the object is in its middle."""
+    distance = np.linalg.norm(_box_blur(frame) - background, axis=2)
+    is_object = distance >= EDGE_LEVEL * max(float(distance.max()), MIN_CONTRAST)
+    shifts = [length // 2 - _circular_middle(is_object.sum(1 - axis)) for axis, length in enumerate(is_object.shape)]
+    sight = _look(np.asarray(np.roll(frame, shifts, axis=(0, 1)), dtype=np.float32), background)
+    return None if sight is None else replace(sight, moved_by=(shifts[1], shifts[0]))
+
+
+def _circular_middle(counts: npt.NDArray[np.int64]) -> int:
+    """Return the mean place of things on a ring, to the nearest whole place."""
+    angles = 2 * math.pi * np.arange(len(counts)) / len(counts)
+    angle = math.atan2(float((counts * np.sin(angles)).sum()), float((counts * np.cos(angles)).sum()))
+    return round(angle / (2 * math.pi) * len(counts))
+
+
+def _centres(seen: list[_Sight], size: tuple[int, ...], is_wrapped: bool) -> npt.NDArray[np.float64]:
+    """Return the object's centres, shape (T, 2); across joined sides, along the shortest way from frame to frame."""
+    centres = np.array([sight.centre for sight in seen]) - np.array([sight.moved_by for sight in seen])
+    if not is_wrapped:
+        return np.asarray(centres)
+    lengths = np.array([size[1], size[0]])
+    steps = (np.diff(centres, axis=0) + lengths / 2) % lengths - lengths / 2
+    return np.asarray(np.concatenate([centres[:1], centres[0] + np.cumsum(steps, axis=0)]))
 
 
 def _box_blur(image: Array, radius: int = 1) -> Array:
@@ -198,9 +233,8 @@ def _majority(shapes: tuple[str | None, ...]) -> str | None:
     return best if shapes.count(best) >= 0.75 * len(shapes) else None
 
 
-def _direction(seen: list[_Sight], side: int) -> str | None:
+def _direction(centres: npt.NDArray[np.float64], side: int) -> str | None:
     """Fit a straight way through the centres; None if they stray from it by more than the least travel."""
-    centres = np.array([sight.centre for sight in seen])
     if len(centres) == 1:
         return "still"
     times = np.linspace(-0.5, 0.5, len(centres))

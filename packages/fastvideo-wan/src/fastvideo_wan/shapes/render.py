@@ -59,7 +59,31 @@ def render_view(
     x_T, y_T = (scale * (a + path_T * (b - a)) for a, b in zip(scene.start_xy, scene.end_xy, strict=True))
     dx_THW = columns.view(1, 1, -1) - (x_T - corner_xy[0]).view(-1, 1, 1)
     dy_THW = rows.view(1, -1, 1) - (y_T - corner_xy[1]).view(-1, 1, 1)
-    alpha_THW = coverage(scene.shape, dx_THW, dy_THW, scene.radius * scale).expand(len(path_T), height, width)
+    alpha_THW = coverage(scene.shape, dx_THW, dy_THW, scene.radius * scale)
+    return _blend(scene, alpha_THW.expand(len(path_T), height, width))
+
+
+def render_wrapped(scene: Scene, path_T: Tensor) -> Tensor:
+    """Return a frame of 64 by 64 pixels whose opposite sides are joined, float32, shape (C, T, H, W), values 0 to 1.
+
+    Args:
+        scene: What to draw; its way may leave the frame and goes on at the other side.
+        path_T: Where on its way the object is in each frame; any numbers.
+    """
+    places = torch.arange(FRAME_SIZE, dtype=torch.float32) + 0.5
+    (x0, y0), (x1, y1) = scene.start_xy, scene.end_xy
+    dx_TW = wrapped(places - (x0 + path_T * (x1 - x0)).unsqueeze(1))
+    dy_TH = wrapped(places - (y0 + path_T * (y1 - y0)).unsqueeze(1))
+    alpha_THW = coverage(scene.shape, dx_TW.unsqueeze(1), dy_TH.unsqueeze(2), scene.radius)
+    return _blend(scene, alpha_THW.expand(len(path_T), FRAME_SIZE, FRAME_SIZE))
+
+
+def wrapped(lengths: Tensor) -> Tensor:
+    """Return the shortest ways that lead to the same places in a frame whose sides are joined, from -32 to 32."""
+    return (lengths + FRAME_SIZE / 2) % FRAME_SIZE - FRAME_SIZE / 2
+
+
+def _blend(scene: Scene, alpha_THW: Tensor) -> Tensor:
     front_C, back_C = (torch.tensor(c) / 255 for c in (COLOURS[scene.colour], BACKGROUNDS[scene.background]))
     return back_C.view(3, 1, 1, 1) + (front_C - back_C).view(3, 1, 1, 1) * alpha_THW
 
