@@ -111,8 +111,6 @@ def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor, *, is_wrapped:
         colour=_nearest(np.median([sight.colour for sight in seen], axis=0), COLOURS, max_distance=0.3),
         shape=_majority(shapes),
         direction=_direction(_centres(seen, size, is_wrapped), min(size)) if len(seen) == len(sights) else None,
-        if len(seen) == len(sights)
-        else None,
         background=name,
         size_drift=float(np.abs(diameters / np.median(diameters) - 1).max()),
         stray=max(sight.stray for sight in seen),
