@@ -1,0 +1,1 @@
+"""The modules of Cosmos3: the mixture of transformers, the video autoencoder, sound decoder, tokenizer, vision."""
