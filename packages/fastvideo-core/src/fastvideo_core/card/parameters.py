@@ -15,14 +15,16 @@ from fastvideo_core.errors import ParameterError
 
 __all__ = ["ParameterSpec"]
 
-ParameterType = Literal["integer", "number", "string", "boolean", "integers", "numbers"]
+ParameterType = Literal["integer", "number", "string", "boolean", "integers", "numbers", "strings"]
+
+_LISTS = {"integers": "a list of integers", "numbers": "a list of numbers", "strings": "a list of strings"}
 
 
 class ParameterSpec(Contract):
     """A parameter and all values it may take.
 
     Attributes:
-        type: JSON type; "integers" and "numbers" are lists.
+        type: JSON type; "integers", "numbers" and "strings" are lists.
         default: Used when neither the request nor the deployment says otherwise.
         minimum: Smallest value, included.
         maximum: Largest value, included.
@@ -35,7 +37,7 @@ class ParameterSpec(Contract):
     """
 
     type: ParameterType
-    default: JsonScalar | list[int | float] = None
+    default: JsonScalar | list[int | float | str] = None
     minimum: int | float | None = None
     maximum: int | float | None = None
     multiple_of: int | None = Field(default=None, ge=1)
@@ -47,7 +49,7 @@ class ParameterSpec(Contract):
 
     @model_validator(mode="after")
     def _limits_fit_the_type(self) -> ParameterSpec:
-        is_numeric = self.type not in ("string", "boolean")
+        is_numeric = self.type not in ("string", "strings", "boolean")
         if (self.minimum is not None or self.maximum is not None) and not is_numeric:
             raise ValueError(f"minimum and maximum are for numbers, not for {self.type}")
         if self.multiple_of is not None and self.type != "integer":
@@ -81,7 +83,7 @@ class ParameterSpec(Contract):
             if self.is_nullable:
                 return None
             raise ParameterError("a value is needed", field=name, value=value, allowed=self.allowed_text())
-        if self.type in ("integers", "numbers"):
+        if self.type in _LISTS:
             return self._validate_list(name, value)
         if self.type == "string":
             return self._validate_string(name, value)
@@ -95,7 +97,7 @@ class ParameterSpec(Contract):
         """Describe the allowed values in words."""
         if self.choices is not None:
             return ", ".join(self.choices)
-        parts = [{"integers": "a list of integers", "numbers": "a list of numbers"}.get(self.type, f"{self.type}")]
+        parts = [_LISTS.get(self.type, self.type)]
         if self.multiple_of is not None and (self.multiple_of, self.offset) != (1, 0):
             grid = f"{self.multiple_of}k" + (f" + {self.offset}" if self.offset else "")
             parts.append(f"of the form {grid}")
@@ -107,9 +109,11 @@ class ParameterSpec(Contract):
             parts.append(f"of at most {_short(self.maximum)}")
         return " ".join(parts) + (" or null" if self.is_nullable else "")
 
-    def _validate_list(self, name: str, value: Any) -> list[float]:
+    def _validate_list(self, name: str, value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
             raise ParameterError("not a list", field=name, value=value, allowed=self.allowed_text())
+        if self.type == "strings":
+            return [self._validate_string(f"{name}[{i}]", v) for i, v in enumerate(value)]
         is_integer = self.type == "integers"
         return [self._validate_number(f"{name}[{i}]", v, is_integer=is_integer) for i, v in enumerate(value)]
 

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fastvideo_core.card import Contract, Identifier, ModelCard
+from fastvideo_core.card.base import JsonScalar
 from fastvideo_core.card.capabilities import Modality
 from fastvideo_core.errors import CardError
 
-__all__ = ["ArtifactNode", "Edge", "InlineProgram", "InputEdge", "ModelLoopNode", "Node", "TensorEdge"]
+__all__ = ["ArtifactNode", "ConstantEdge", "Edge", "InlineProgram", "InputEdge", "ModelLoopNode", "Node", "TensorEdge"]
 
 
 class InputEdge(Contract):
@@ -29,7 +30,14 @@ class TensorEdge(Contract):
     output: Identifier
 
 
-Edge = Annotated[InputEdge | TensorEdge, Field(discriminator="kind")]
+class ConstantEdge(Contract):
+    """A value that the program itself gives a node."""
+
+    kind: Literal["constant"] = "constant"
+    value: JsonScalar
+
+
+Edge = Annotated[InputEdge | TensorEdge | ConstantEdge, Field(discriminator="kind")]
 
 
 class ModelLoopNode(Contract):
@@ -48,6 +56,10 @@ class ModelLoopNode(Contract):
     inputs: dict[Identifier, Edge] = Field(default_factory=dict)
     requires_input: Identifier | None = None
 
+    def tensor_edges(self) -> tuple[TensorEdge, ...]:
+        """Return the results of other loops that it takes."""
+        return tuple(edge for edge in self.inputs.values() if isinstance(edge, TensorEdge))
+
 
 class ArtifactNode(Contract):
     """Makes a named artifact out of a loop's result.
@@ -56,6 +68,7 @@ class ArtifactNode(Contract):
         node_id: Name of the artifact; an output of the task.
         modality: What it is.
         source: The result that it is made of.
+        parts: Further results that belong to it: of a video its sound, as `audio`.
         parameters: Names of request parameters that the artifact carries (for instance fps).
     """
 
@@ -63,7 +76,12 @@ class ArtifactNode(Contract):
     node_id: Identifier
     modality: Modality
     source: TensorEdge
+    parts: dict[Identifier, TensorEdge] = Field(default_factory=dict)
     parameters: tuple[Identifier, ...] = ()
+
+    def tensor_edges(self) -> tuple[TensorEdge, ...]:
+        """Return the results of loops that it takes."""
+        return (self.source, *self.parts.values())
 
 
 Node = Annotated[ModelLoopNode | ArtifactNode, Field(discriminator="kind")]
@@ -137,7 +155,7 @@ class InlineProgram(Contract):
         for node in self.nodes:
             if isinstance(node, ModelLoopNode):
                 card.check_loop(node.loop)
-            for edge in _tensor_edges(node):
+            for edge in node.tensor_edges():
                 source = self.node(edge.node)
                 if not isinstance(source, ModelLoopNode):
                     raise CardError(f"node {node.node_id!r} takes a tensor of {edge.node!r}, which runs no loop")
@@ -148,11 +166,5 @@ class InlineProgram(Contract):
                     )
 
 
-def _tensor_edges(node: ModelLoopNode | ArtifactNode) -> list[TensorEdge]:
-    if isinstance(node, ArtifactNode):
-        return [node.source]
-    return [edge for edge in node.inputs.values() if isinstance(edge, TensorEdge)]
-
-
 def _sources(node: ModelLoopNode | ArtifactNode) -> list[str]:
-    return [edge.node for edge in _tensor_edges(node)]
+    return [edge.node for edge in node.tensor_edges()]

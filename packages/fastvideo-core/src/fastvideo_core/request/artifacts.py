@@ -56,11 +56,13 @@ class VideoArtifact(Artifact):
     Attributes:
         frames: uint8 (T, H, W, 3).
         fps: Frames a second, exact; numbers and text are converted by `as_fps`.
+        audio: Its sound, of the same length; None if it is silent.
     """
 
     frames: Frames
     fps: Fraction
     name: str = field(default="video", kw_only=True)
+    audio: AudioArtifact | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check and convert the fields."""
@@ -95,7 +97,7 @@ class VideoArtifact(Artifact):
 
         Args:
             path: The file, or a target that was checked before.
-            audio: Sound for `.mp4` and `.webm`.
+            audio: Sound for `.mp4` and `.webm`; None takes the video's own, which other formats cannot hold.
             sidecar: Whether `<name>.json` is written beside it.
 
         Raises:
@@ -104,8 +106,11 @@ class VideoArtifact(Artifact):
         """
         from fastvideo_core.request.media.writer import VideoWriter
 
-        track = audio.track if audio is not None else None
-        with VideoWriter(path, fps=self.fps, provenance=self.provenance, audio=track, sidecar=sidecar) as writer:
+        target = _target(path, output.VIDEO_FORMATS)
+        own = self.audio if target.suffix in output.SOUND_FORMATS else None
+        sound = own if audio is None else audio
+        track = None if sound is None else sound.track
+        with VideoWriter(target, fps=self.fps, provenance=self.provenance, audio=track, sidecar=sidecar) as writer:
             writer.write(self.frames)
         return writer.saved
 

@@ -23,6 +23,7 @@ __all__ = [
     "RequestProgress",
     "RequestStarted",
     "RequestWarning",
+    "TextDelta",
     "parse_event",
 ]
 
@@ -139,6 +140,16 @@ class MediaComplete(_Event):
     num_chunks: int = Field(ge=0)
 
 
+class TextDelta(_Event):
+    """Text that a model has gone on to write."""
+
+    type: Literal["text.delta"] = "text.delta"
+    stream: str
+    index: int = Field(ge=0)
+    text: str
+    is_final: bool = False
+
+
 Event = Annotated[
     RequestAccepted
     | RequestWarning
@@ -150,7 +161,8 @@ Event = Annotated[
     | ArtifactCreated
     | MediaInit
     | MediaChunk
-    | MediaComplete,
+    | MediaComplete
+    | TextDelta,
     Field(discriminator="type"),
 ]
 

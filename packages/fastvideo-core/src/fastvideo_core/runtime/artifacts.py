@@ -2,39 +2,104 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from fastvideo_core.program.base import ArtifactNode
-from fastvideo_core.request.artifacts import Artifact, LatentArtifact, VideoArtifact
+from fastvideo_core.request.artifacts import (
+    Artifact,
+    AudioArtifact,
+    ImageArtifact,
+    LatentArtifact,
+    TensorArtifact,
+    TextArtifact,
+    VideoArtifact,
+)
 from fastvideo_core.request.provenance import Provenance
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest, plugin_options
 
-__all__ = ["make_artifact", "make_provenance"]
+__all__ = ["MadeSound", "MadeText", "make_artifact", "make_provenance"]
 
 
-def make_artifact(node: ArtifactNode, value: Any, prepared: PreparedRequest, instance: ModelInstance) -> Artifact:
+class MadeText(Protocol):
+    """A loop's result that becomes a text."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """What they read as."""
+        ...
+
+
+class MadeSound(Protocol):
+    """A loop's result that becomes sound."""
+
+    @property
+    def samples(self) -> Any:
+        """Float samples (C, N) on any device."""
+        ...
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second."""
+        ...
+
+
+def make_artifact(
+    node: ArtifactNode,
+    value: Any,
+    prepared: PreparedRequest,
+    instance: ModelInstance,
+    *,
+    parts: Mapping[str, Any] | None = None,
+) -> Artifact:
     """Make the artifact of a node.
 
     Args:
         node: The node; its modality decides what `value` is.
-        value: For video: decoded chunks, each uint8 (T, H, W, 3). For latents: float32 (1, C, T, H, W).
+        value: For video, and for an image, whose first frame is taken: decoded chunks, each uint8 (T, H, W, 3). For
+            latents: float32 (1, C, T, H, W). For text a `MadeText`, for audio a `MadeSound`, for action a tensor.
         prepared: The request.
         instance: The model.
+        parts: What else belongs to it, by name; a video's `audio` is a `MadeSound`, cut or padded to its length.
     """
     provenance = make_provenance(node, prepared, instance)
     # As its source ran with them: a node may have parameters of its own.
     parameters = prepared.parameters_of(node.source.node)
     carried = {name: parameters[name] for name in node.parameters}
-    if node.modality == "video":
-        frames = np.concatenate([chunk.cpu().numpy() for chunk in value])
-        return VideoArtifact(frames, name=node.node_id, provenance=provenance, **carried)
-    if node.modality == "latents":
-        latents = value[0].float().cpu().numpy()
-        return LatentArtifact(latents, name=node.node_id, provenance=provenance, **carried)
-    raise AssertionError(f"programs make videos and latents, not {node.modality}")
+    named: dict[str, Any] = {"name": node.node_id, "provenance": provenance}
+    match node.modality:
+        case "video":
+            video = VideoArtifact(_frames(value), **named, **carried)
+            sound = (parts or {}).get("audio")
+            if sound is not None:
+                video.audio = AudioArtifact(_host(sound.samples), sound.sample_rate).fitted(video.duration_s)
+            return video
+        case "image":
+            return ImageArtifact(_frames(value[:1])[0], **named)
+        case "latents":
+            return LatentArtifact(_host(value[0].float()), **named, **carried)
+        case "audio":
+            return AudioArtifact(_host(value.samples), value.sample_rate, **named)
+        case "text":
+            return TextArtifact(value.token_ids, value.text, **named)
+        case "action":
+            return TensorArtifact(_host(value), **named)
+
+
+def _frames(chunks: Any) -> Any:
+    return np.concatenate([chunk.cpu().numpy() for chunk in chunks])
+
+
+def _host(tensor: Any) -> Any:
+    return tensor.detach().cpu().numpy()
 
 
 def make_provenance(node: ArtifactNode, prepared: PreparedRequest, instance: ModelInstance) -> Provenance:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from fastvideo_core.card import resolve_ref
 from fastvideo_core.loop.base import LoopEstimate, LoopEstimator, ModelView
 from fastvideo_core.loop.work import BatchKey, StepCost
-from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
+from fastvideo_core.program.base import ArtifactNode, ModelLoopNode
 from fastvideo_core.runtime.failures import as_failure
-from fastvideo_core.runtime.prepare import PreparedRequest
+from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs
 
 __all__ = ["CostSource", "RequestEstimate", "estimate_request"]
 
@@ -85,7 +85,7 @@ def _estimate(node: Any, prepared: PreparedRequest, view: ModelView) -> LoopEsti
     if spec.estimate is None or is_skipped:
         return LoopEstimate(())
     estimator: LoopEstimator = resolve_ref(spec.estimate)
-    inputs = {port: prepared.inputs.get(edge.name) for port, edge in node.inputs.items() if isinstance(edge, InputEdge)}
+    inputs = known_inputs(node, prepared.inputs)
     parameters = prepared.parameters_of(node.node_id)
     try:
         return estimator(spec, view, parameters, inputs, exact=prepared.request.exact)
@@ -100,7 +100,6 @@ def _depths(prepared: PreparedRequest) -> dict[str, int]:
     """Return how many nodes lie before each one; sources come first in a prepared request."""
     depths: dict[str, int] = {}
     for node in prepared.nodes:
-        edges = [node.source] if isinstance(node, ArtifactNode) else node.inputs.values()
-        sources = [edge.node for edge in edges if isinstance(edge, TensorEdge)]
+        sources = [edge.node for edge in node.tensor_edges()]
         depths[node.node_id] = 1 + max((depths[source] for source in sources), default=0)
     return depths

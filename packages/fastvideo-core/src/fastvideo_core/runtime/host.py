@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from fastvideo_core.card import ModelCard, resolve_ref
 from fastvideo_core.loop.base import InputCheck, ModelView
-from fastvideo_core.program.base import InputEdge, ModelLoopNode
+from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import InstanceView, LoadedComponent
 from fastvideo_core.runtime.loading import load_components, resolve_device, resolve_precision
-from fastvideo_core.runtime.prepare import PreparedRequest
+from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs
 from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.needs import HOST_KINDS
 
@@ -63,8 +63,7 @@ def _check_node(node: ModelLoopNode, prepared: PreparedRequest, view: ModelView)
     spec = prepared.card.loops[node.loop]
     if spec.check is None:
         return ()
-    edges = {port: edge.name for port, edge in node.inputs.items() if isinstance(edge, InputEdge)}
-    inputs = {port: prepared.inputs.get(name) for port, name in edges.items()}
+    inputs = known_inputs(node, prepared.inputs)
     check: InputCheck = resolve_ref(spec.check)
     try:
         return check(spec, view, prepared.parameters_of(node.node_id), inputs)

@@ -9,13 +9,13 @@ from typing import Any
 
 from fastvideo_core.card import LoopSpec, ModelCard, TaskSpec, resolve_ref
 from fastvideo_core.card.base import is_unicode
-from fastvideo_core.errors import CardError, InputError, ParameterError, PromptError
+from fastvideo_core.errors import CardError, InputError, MediaError, ParameterError, PromptError
 from fastvideo_core.extend.extensions import NO_EXTENSIONS, Extensions
-from fastvideo_core.program.base import ArtifactNode, InlineProgram, ModelLoopNode
-from fastvideo_core.request.base import ImagePart, Request, TextPart
+from fastvideo_core.program.base import ArtifactNode, ConstantEdge, InlineProgram, InputEdge, ModelLoopNode
+from fastvideo_core.request.base import ActionPart, ImagePart, Request, TextPart, VideoPart
 from fastvideo_core.request.parameters import ResolvedParameters, check_pinned, resolve_parameters
 
-__all__ = ["PreparedRequest", "check_task", "plugin_options", "prepare_request"]
+__all__ = ["PreparedRequest", "check_task", "known_inputs", "plugin_options", "prepare_request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,17 @@ def prepare_request(
     if extensions is not None:
         plugin_options(prepared, extensions)
     return prepared
+
+
+def known_inputs(node: ModelLoopNode, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what reaches a node without any other's result: the request's inputs and the program's own values."""
+    known: dict[str, Any] = {}
+    for port, edge in node.inputs.items():
+        if isinstance(edge, InputEdge):
+            known[port] = inputs.get(edge.name)
+        elif isinstance(edge, ConstantEdge):
+            known[port] = edge.value
+    return known
 
 
 def plugin_options(prepared: PreparedRequest, extensions: Extensions | None) -> dict[str, Any]:
@@ -205,4 +216,41 @@ def _read(part: Any, is_required: bool) -> Any:
         from fastvideo_core.request.media.images import load_image
 
         return load_image(part.path if part.path is not None else part.pixels, field=part.name)
+    if isinstance(part, VideoPart):
+        return _read_video(part)
+    if isinstance(part, ActionPart):
+        return _read_actions(part)
     return part
+
+
+def _read_video(part: VideoPart) -> Any:
+    from fastvideo_core.request.media.pixels import as_frames
+    from fastvideo_core.request.media.rates import as_fps
+    from fastvideo_core.request.media.videos import VideoClip, load_video
+
+    if part.path is not None:
+        return load_video(part.path, field=part.name)
+    frames = as_frames(part.frames, field=part.name)
+    if len(frames) == 0:
+        raise MediaError("has no frames", field=part.name, value=0, allowed="at least one frame")
+    if part.fps is None:
+        raise MediaError("has no frame rate", field=part.name, value=None, allowed="fps beside the frames")
+    return VideoClip(frames, as_fps(part.fps))
+
+
+def _read_actions(part: ActionPart) -> Any:
+    """Return actions as float32 (steps, width).
+
+    Raises:
+        InputError: They are no numbers in rows of one width.
+    """
+    import numpy as np
+
+    allowed = "finite numbers, (steps, width), at least one step"
+    try:
+        array = np.array(part.values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError("not actions", field=part.name, value=part.values, allowed=allowed) from None
+    if array.ndim != 2 or 0 in array.shape or not np.isfinite(array).all():
+        raise InputError("not actions", field=part.name, value=f"{list(array.shape)}", allowed=allowed)
+    return array

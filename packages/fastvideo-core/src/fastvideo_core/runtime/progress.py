@@ -126,6 +126,14 @@ class Progress:
         for chunk in chunks:
             if chunk.kind in ("media", "preview"):
                 self._stream(node_id, chunk)
+            elif chunk.kind == "text":
+                self._log.emit(
+                    events.TextDelta,
+                    stream=chunk.stream,
+                    index=chunk.index,
+                    text=chunk.data,
+                    is_final=chunk.is_final,
+                )
 
     def _note(self, node_id: str, done: float) -> None:
         more = done - self._done[node_id]

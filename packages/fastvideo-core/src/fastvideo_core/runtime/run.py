@@ -16,7 +16,7 @@ from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
 from fastvideo_core.loop.driver import LoopRun, drive
 from fastvideo_core.loop.hooks import RunHooks
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
-from fastvideo_core.program.base import ArtifactNode, InputEdge, ModelLoopNode, TensorEdge
+from fastvideo_core.program.base import ArtifactNode, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.cancel import CancelScope, CancelState
 from fastvideo_core.request.parameters import ResolvedParameters
@@ -24,7 +24,7 @@ from fastvideo_core.runtime.artifacts import make_artifact
 from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, RunningNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
-from fastvideo_core.runtime.prepare import PreparedRequest, plugin_options
+from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs, plugin_options
 from fastvideo_core.runtime.progress import EventLog, Progress
 
 __all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "RequestRun", "make_generator"]
@@ -330,7 +330,8 @@ class RequestRun:
         """Make an artifact of a loop's result, on the device plane."""
         assert self._instance is not None, "a request that has ended makes nothing"
         value = self._output(node.source, self.results[node.source.node])
-        return make_artifact(node, value, self.prepared, self._instance)
+        parts = {name: self._result(edge) for name, edge in node.parts.items()}
+        return make_artifact(node, value, self.prepared, self._instance, parts=parts)
 
     async def _run_loop(self, node: ModelLoopNode, context: NodeContext, scope: CancelScope) -> LoopResult:
         self.cancel.check(scope)
@@ -393,14 +394,16 @@ class RequestRun:
         return next(node for node in self.prepared.nodes if node.node_id == node_id)
 
     def _inputs(self, node: ModelLoopNode) -> dict[str, Any]:
-        inputs = {}
+        inputs = known_inputs(node, self.prepared.inputs)
         for port, edge in node.inputs.items():
-            if isinstance(edge, InputEdge):
-                inputs[port] = self.prepared.inputs.get(edge.name)
-            else:
-                upstream: LoopResult | None = self.results[edge.node]
-                inputs[port] = None if upstream is None else self._output(edge, upstream)
+            if isinstance(edge, TensorEdge):
+                inputs[port] = self._result(edge)
         return inputs
+
+    def _result(self, edge: TensorEdge) -> Any:
+        """Return a result of another loop; None if it did not run."""
+        upstream: LoopResult | None = self.results[edge.node]
+        return None if upstream is None else self._output(edge, upstream)
 
     def _output(self, edge: TensorEdge, result: LoopResult) -> Any:
         if edge.output in result.outputs:
@@ -423,8 +426,7 @@ class RequestRun:
 
 
 def _sources(node: Node) -> list[str]:
-    edges = [node.source] if isinstance(node, ArtifactNode) else list(node.inputs.values())
-    return [edge.node for edge in edges if isinstance(edge, TensorEdge)]
+    return [edge.node for edge in node.tensor_edges()]
 
 
 def _at_once(report: Callable[[], None]) -> None:

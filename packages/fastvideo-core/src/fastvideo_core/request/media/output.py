@@ -22,6 +22,7 @@ __all__ = [
     "AUDIO_FORMATS",
     "GENERATE_FORMATS",
     "IMAGE_FORMATS",
+    "SOUND_FORMATS",
     "TENSOR_FORMATS",
     "TEXT_FORMATS",
     "VIDEO_FORMATS",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 VIDEO_FORMATS = (".mp4", ".webm", ".gif", ".png")
+SOUND_FORMATS = (".mp4", ".webm")
 TENSOR_FORMATS = (".safetensors",)
 GENERATE_FORMATS = VIDEO_FORMATS + TENSOR_FORMATS
 IMAGE_FORMATS = (".png", ".jpg", ".jpeg", ".webp")
