@@ -34,3 +34,16 @@ def test_every_check_has_its_answer(monkeypatch):
     assert answers["refuse"] == Answer("attention.kernels", "refuse", False, ("no: no such kernels",))
     assert answers["broken"].lines[0].startswith("no: ZeroDivisionError")
     assert "AttributeError" in answers["missing"].lines[0]
+
+
+def test_a_plugin_whose_checks_cannot_be_had_says_so():
+    class Plugin:
+        @hookimpl
+        def doctor_checks(self):
+            return [DoctorCheck("a name", "os:getcwd")]
+
+    registry = load_plugins(available=())
+    registry.manager.register(Plugin(), name="attention.kernels")
+    (answer,) = ask_plugins(registry)
+    assert (answer.check, answer.is_good) == ("attention.kernels", False)
+    assert "its checks failed: DoctorCheck: name 'a name' is not allowed" in answer.lines[0]

@@ -32,8 +32,13 @@ class Answer:
 
 def ask_plugins(registry: PluginRegistry) -> list[Answer]:
     """Ask all questions of the loaded plugins; one that fails says so itself."""
-    checks, _ = collect_specs(registry, "doctor_checks", DoctorCheck)
-    answers = []
+    checks, after = collect_specs(registry, "doctor_checks", DoctorCheck)
+    known = {plugin.name for plugin in registry.failed}
+    answers = [
+        Answer(plugin.name, plugin.name, is_good=False, lines=(f"its checks failed: {plugin.error}",))
+        for plugin in after.failed
+        if plugin.name not in known
+    ]
     for name, one in checks.items():
         try:
             given = resolve_plugin_ref(one.plugin, one.spec)()
