@@ -21,6 +21,7 @@ EXAMPLES = {
     "MediaInit": {"stream": "video", "codec": "rgb24", "width": 32, "height": 16, "fps": 8.0},
     "MediaChunk": {"stream": "video", "index": 0, "start_s": 0.0, "end_s": 0.5, "is_preview": True},
     "MediaComplete": {"stream": "video", "num_chunks": 4},
+    "TextDelta": {"stream": "text", "index": 1, "text": "a red ball"},
 }
 
 
