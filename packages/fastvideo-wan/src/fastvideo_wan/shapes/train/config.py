@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,11 +18,16 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 Part = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Settings(BaseModel):
+class Settings(BaseModel):
+    """Settings whose unknown keys are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Ranges(_Settings):
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+class Ranges(Settings):
     """Ranges of scenes; see `scenes.SceneRanges`."""
 
     min_radius: float = 11.0
@@ -37,7 +42,7 @@ class Ranges(_Settings):
         return SceneRanges(**self.model_dump())
 
 
-class Schedule(_Settings):
+class Schedule(Settings):
     """Steps and learning rate of a stage: linear warm-up, constant, linear fall to zero.
 
     Attributes:
@@ -65,7 +70,7 @@ class Schedule(_Settings):
         return self.learning_rate * warmup * max(0.0, min(1.0, left))
 
 
-class Bucket(_Settings):
+class Bucket(Settings):
     """One length and size of what a step sees, so that its batch is one tensor.
 
     Attributes:
@@ -101,7 +106,7 @@ def draw_bucket(buckets: Sequence[Bucket], rng: random.Random) -> int:
     return rng.choices(range(len(buckets)), [bucket.share for bucket in buckets])[0]
 
 
-class VaeStage(_Settings):
+class VaeStage(Settings):
     """The autoencoder: its shape, the windows of clips that it sees, and its loss.
 
     Attributes:
@@ -151,7 +156,7 @@ class VaeStage(_Settings):
         return self
 
 
-class LatentsStage(_Settings):
+class LatentsStage(Settings):
     """Clips whose latents the transformer learns from; how many is said by the buckets.
 
     Attributes:
@@ -163,7 +168,7 @@ class LatentsStage(_Settings):
     ranges: Ranges = Ranges()
 
 
-class DecoderStage(_Settings):
+class DecoderStage(Settings):
     """The decoder alone, on the beginnings of stored latents.
 
     Attributes:
@@ -184,7 +189,7 @@ class DecoderStage(_Settings):
     schedule: Schedule = Schedule(num_steps=500, learning_rate=1e-3, decay_part=0.6)
 
 
-class DitStage(_Settings):
+class DitStage(Settings):
     """Transformer and text encoder, trained together.
 
     Attributes:
@@ -227,7 +232,7 @@ class DitStage(_Settings):
     schedule: Schedule = Schedule(num_steps=2500, learning_rate=2e-3, num_warmup_steps=100, ema_decay=0.998)
 
 
-class Grid(_Settings):
+class Grid(Settings):
     """What the card of the finished model accepts; all of it should look as good as the buckets do.
 
     Attributes:
@@ -264,7 +269,7 @@ _BUCKETS = (
 )
 
 
-class TrainConfig(_Settings):
+class TrainConfig(Settings):
     """A whole run.
 
     Attributes:
@@ -308,6 +313,15 @@ class TrainConfig(_Settings):
 
 
 def read_config(path: Path) -> TrainConfig:
+    """Read a JSON file of a run's settings.
+
+    Raises:
+        ParameterError: As `read_settings`.
+    """
+    return read_settings(path, TrainConfig)
+
+
+def read_settings(path: Path, kind: type[SettingsT]) -> SettingsT:
     """Read a JSON file of settings.
 
     Raises:
@@ -315,7 +329,7 @@ def read_config(path: Path) -> TrainConfig:
     """
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
-        return TrainConfig.model_validate(raw)
+        return kind.model_validate(raw)
     except OSError as error:
         raise ParameterError(f"cannot be read: {error.strerror}", field="config", value=str(path)) from error
     except json.JSONDecodeError as error:

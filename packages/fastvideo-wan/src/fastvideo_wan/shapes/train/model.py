@@ -6,6 +6,7 @@ Shape letters: N clips, L text tokens, E text width, C latent channels, T latent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from tokenizers import Tokenizer
@@ -68,9 +69,11 @@ class ShapesModel(nn.Module):
         latent_channels: Channels of the latents.
     """
 
+    transformer_class: ClassVar[type[WanTransformer]] = WanTransformer
+
     def __init__(self, stage: DitStage, latent_channels: int) -> None:
         super().__init__()
-        self.transformer = WanTransformer(transformer_config(stage, latent_channels))
+        self.transformer = self.transformer_class(transformer_config(stage, latent_channels))
         self.text_encoder = UMT5EncoderModel(text_config(stage))
         self._set_first_weights()
 
