@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -186,11 +187,17 @@ def test_chunks_are_the_video(engine):
     assert chunks[-1].end_s == pytest.approx(len(handle.result().video.frames) / 8)
 
 
-def test_a_stream_of_events_that_has_ended_stays_ended(engine):
+def test_events_are_read_again_and_by_several(engine):
     handle = engine.submit(engine.make_request("x"))
-    assert list(handle.events())
-    assert list(handle.events()) == []
-    assert handle.is_done or handle.result(60)
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(lambda: list(handle.events())) for _ in range(4)]
+        first, *others = [reader.result(60) for reader in readers]
+    assert first[-1].type == "request.completed"
+    assert all(other == first for other in others)
+    assert list(handle.events()) == first
+    assert list(handle.events(after=first[-3].sequence)) == first[-2:]
+    assert list(handle.events(after=first[-1].sequence)) == []
+    assert handle.stream.read(after=first[-2].sequence) == first[-1:]
 
 
 def test_callbacks_are_given_the_same_events(engine):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +27,7 @@ from fastvideo_core.runtime.compile_cache import CompileCache, CompileOptions
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
+from fastvideo_core.runtime.event_stream import EventStream
 from fastvideo_core.runtime.handle import Publisher, RequestHandle
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.host import check_request
@@ -383,7 +383,7 @@ class Engine:
         saved: SavedJob | None = None,
     ) -> RequestHandle:
         request_id = prepared.request.request_id
-        events: SimpleQueue[Any] = SimpleQueue()
+        events = EventStream()
         with self._lock:
             instance = self.instance
             _check_fits(prepared, instance)
@@ -424,10 +424,10 @@ class Engine:
         job.cache_blocks, job.remaining_s = estimate.cache_blocks, estimate.seconds
         self._control.accept(active)
 
-    def _ended(self, request_id: str, events: SimpleQueue[Any]) -> None:
+    def _ended(self, request_id: str, events: EventStream) -> None:
         with self._lock:
             self._open.pop(request_id, None)
-        events.put(None)
+        events.close()
 
     def _committed(self, active: Active, seconds: float) -> None:
         """Save a request's states when the compute since the last time is worth it."""

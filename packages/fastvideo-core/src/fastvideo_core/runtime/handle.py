@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 
+from fastvideo_core.runtime.event_stream import EventStream
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
 
 __all__ = ["Publisher", "RequestHandle"]
@@ -20,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 class RequestHandle:
     """A request that an engine has accepted. It holds on to its result and events, not to the model."""
 
-    def __init__(self, run: RequestRun, future: Future[GenerationResult], events: SimpleQueue[Any]) -> None:
+    def __init__(self, run: RequestRun, future: Future[GenerationResult], events: EventStream) -> None:
         self._scope = run.scope
         self._cancel = run.cancel
         self._future = future
@@ -49,11 +50,21 @@ class RequestHandle:
         """
         return self._future.result(timeout_s)
 
-    def events(self) -> Iterator[Any]:
-        """Yield the events in order, the last one included; blocks while there is none. Each is given out once."""
-        while (make := self._events.get()) is not None:
-            yield make()
-        self._events.put(None)  # for whoever else asks
+    def events(self, after: int = -1) -> Iterator[Any]:
+        """Yield the events in order, the last one included; blocks while there is none.
+
+        Any number of readers may do this at a time, and again: the events are kept. Of a great many the oldest progress
+        reports are dropped, see `EventStream`.
+
+        Args:
+            after: Number of the event after which to begin; by default that is the first.
+        """
+        return self._events.follow(after)
+
+    @property
+    def stream(self) -> EventStream:
+        """The events, for readers that do not want to block."""
+        return self._events
 
     def __await__(self) -> Generator[Any, None, GenerationResult]:
         """Wait for the result in a coroutine; if that is cancelled, so is the request."""
@@ -79,17 +90,17 @@ class RequestHandle:
 class Publisher:
     """Puts a request's events into its stream, and calls the caller back, which can do no harm to the engine."""
 
-    def __init__(self, events: SimpleQueue[Any], on_event: Callable[[Any], None] | None) -> None:
+    def __init__(self, events: EventStream, on_event: Callable[[Any], None] | None) -> None:
         self._events = events
         self._on_event = on_event
 
-    def __call__(self, make: Callable[[], Any]) -> None:
+    def __call__(self, make: partial[Any]) -> None:
         """Take the next event, which is built when somebody looks at it."""
         if self._on_event is None:
             self._events.put(make)
             return
         event = make()
-        self._events.put(lambda: event)
+        self._events.put(make, event)
         try:
             self._on_event(event)
         except BaseException:  # noqa: BLE001 - whatever it raises, an exit included, must not end the control plane

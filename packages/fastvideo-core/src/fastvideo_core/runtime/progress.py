@@ -26,10 +26,10 @@ class EventLog:
 
     Args:
         prepared: The request.
-        on_event: Given a function that builds the next event.
+        on_event: Given what builds the next event: its class and its fields.
     """
 
-    def __init__(self, prepared: PreparedRequest, on_event: Callable[[Callable[[], Any]], None]) -> None:
+    def __init__(self, prepared: PreparedRequest, on_event: Callable[[partial[Any]], None]) -> None:
         self._prepared = prepared
         self._request_id = prepared.request.request_id
         self._on_event = on_event
