@@ -22,6 +22,7 @@ from fastvideo_testing.samples import (
     REUSE,
     HoldInterceptor,
     HoldState,
+    PeriodOptions,
     RecordObserver,
     extensions_of,
 )
@@ -319,6 +320,20 @@ def test_a_request_is_refused_before_any_work(fields, error, why, card, open_wit
             engine.submit(request)
     with pytest.raises(error, match=why):
         prepare_request(card, request, extensions=extensions)
+
+
+def test_options_that_do_not_fit_the_parameters_are_refused_before_any_work(card, open_with, made_up):
+    class Fitting(PeriodOptions):
+        def check_parameters(self, parameters):
+            if parameters["num_inference_steps"] % self.period:
+                raise ParameterError("does not divide the steps", field="period", value=self.period, nearest=2)
+
+    spec = replace(HOLD, options=made_up("Fitting", Fitting))
+    why = "plugins.interceptor.hold.period=3: does not divide the steps; nearest: 2"
+    with open_with(spec) as engine:
+        latents(engine, plugins={"interceptor.hold": {"period": 3}}, num_inference_steps=6)
+        with pytest.raises(ParameterError, match=why):
+            submit(engine, plugins={"interceptor.hold": {"period": 3}}, num_inference_steps=4)
 
 
 def test_options_of_plugins_are_refused_where_none_is_on(card):

@@ -91,7 +91,9 @@ class HookedSpec(PluginSpec):
     """What observers and interceptors have in common.
 
     Attributes:
-        options: Reference to the pydantic model of its options; None if it has none.
+        options: Reference to the pydantic model of its options; None if it has none. An interceptor's may have a method
+            `check_parameters`, which is given a request's resolved parameters and raises a ParameterError that names
+            the option that does not fit them.
         request_options: Options that a request may set; all others are the deploy config's alone.
         loops: Loops that it is for, by name; empty stands for all that can carry it.
     """

@@ -165,8 +165,8 @@ class Extensions:
             parameters: Its resolved parameters.
 
         Raises:
-            ParameterError: A plugin that is not on, an option that is not a request's, a value that is not allowed, or
-                fewer steps than an interceptor needs.
+            ParameterError: A plugin that is not on, an option that is not a request's, a value that is not allowed,
+                fewer steps than an interceptor needs, or options that do not fit the parameters.
             InputError: It is exact, and something is on that alters results.
         """
         self._check_on(given)
@@ -178,6 +178,7 @@ class Extensions:
                     allowed="false, or an engine without the plugin", nearest=False,
                 )  # fmt: skip
             _check_steps(one, parameters.get("num_inference_steps"))
+            _check_fit(one, options[name], parameters)
         return options
 
     def _check_on(self, given: Mapping[str, Mapping[str, Any]]) -> None:
@@ -296,3 +297,20 @@ def _check_steps(one: Enabled[InterceptorSpec], num_steps: Any) -> None:
             allowed=f"{least} or more",
             nearest=least,
         )
+
+
+def _check_fit(one: Enabled[InterceptorSpec], options: Any, parameters: Mapping[str, Any]) -> None:
+    """Ask options that care whether they fit the request's parameters."""
+    check = getattr(options, "check_parameters", None)
+    if check is None:
+        return
+    try:
+        check(parameters)
+    except ParameterError as error:
+        raise ParameterError(
+            error.reason,
+            field=f"plugins.{one.plugin}.{error.field}",
+            value=error.value,
+            allowed=error.allowed,
+            nearest=error.nearest,
+        ) from None
