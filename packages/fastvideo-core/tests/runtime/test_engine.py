@@ -508,3 +508,23 @@ def test_workers_may_be_told_which_steps_they_take(card, monkeypatch):
     assert names == {"fastvideo-device-1"}, "every step is a jumbo one, and only the second worker takes those"
     with pytest.raises(InputError, match="no worker of pool main takes jumbo steps"):
         Engine.open(card, options=RuntimeOptions(workers=(small,)))
+
+
+def test_a_stuck_engine_does_not_respond(card):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold(event):
+        entered.set()
+        assert go_on.wait(30)
+
+    engine = Engine.open(card)
+    assert engine.responds(10)
+    submitting = threading.Thread(target=lambda: engine.submit(engine.make_request("x"), on_event=hold))
+    submitting.start()
+    assert entered.wait(30)
+    assert not engine.responds(0.05)
+    go_on.set()
+    submitting.join(30)
+    assert engine.responds(10)
+    engine.close()
+    assert not engine.responds(10)

@@ -99,6 +99,15 @@ class ControlPlane:
         """Whether requests are being worked on: no fault of the control plane, no device lost, no worker gone."""
         return self._thread.is_alive() and self._device.is_alive and not (self._is_lost or self._has_failed)
 
+    def responds(self, timeout_s: float) -> bool:
+        """Say whether the control plane's thread gets round to something within a time; from any other thread."""
+        answered = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(answered.set)
+        except RuntimeError:  # it has stopped
+            return False
+        return answered.wait(timeout_s)
+
     def call(self, function: Callable[[], _T]) -> _T:
         """Run a function on the control plane's thread, and return what it returns; from any thread."""
         if self.is_own_thread:

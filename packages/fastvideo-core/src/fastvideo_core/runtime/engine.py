@@ -218,6 +218,10 @@ class Engine:
         """Whether it is open and works on requests; false while a lost device is being rebuilt."""
         return self._instance is not None and self._control.is_healthy
 
+    def responds(self, timeout_s: float = 1.0) -> bool:
+        """Say whether the engine's own thread gets round to something within a time: whether it is not stuck."""
+        return self._instance is not None and self._control.responds(timeout_s)
+
     def generate(
         self,
         prompt: str,
