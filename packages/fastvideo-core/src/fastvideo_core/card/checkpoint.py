@@ -42,6 +42,7 @@ class ComponentFiles(Contract):
         folder: Folder within the checkpoint; "" is its root.
         layout: How the tensors are named: "diffusers", "transformers", "original" or "comfyui".
         key_map: Function that renames a tensor of the file to the module's name; None keeps names.
+        only: Function that tells whether a tensor of the files is this component's; None means that all are.
         required_for: Tasks that need it; empty means all.
         optional_for: Tasks that use it when it is there.
     """
@@ -49,6 +50,7 @@ class ComponentFiles(Contract):
     folder: str
     layout: Literal["diffusers", "transformers", "original", "comfyui"] = "diffusers"
     key_map: ObjectRef | None = None
+    only: ObjectRef | None = None
     required_for: tuple[str, ...] = ()
     optional_for: tuple[str, ...] = ()
 

@@ -31,7 +31,7 @@ from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.locate import locate
 from fastvideo_core.runtime.weights.memory import check_memory
 from fastvideo_core.runtime.weights.module import LoadReport, check_module, load_module
-from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, key_map_of
+from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, ignored_of, key_map_of
 from fastvideo_core.runtime.weights.version import weights_version
 
 __all__ = [
@@ -166,7 +166,8 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
     """
     files = weight_files(source)
     if source.is_check:
-        checked, report = check_module(build, files, key_map=key_map_of(source.files))
+        key_map, ignored = key_map_of(source.files), ignored_of(source.files)
+        checked, report = check_module(build, files, key_map=key_map, ignored=ignored)
         return LoadedWeights(checked, report, "")
     module, report = load_module(
         build,
@@ -174,6 +175,7 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
         dtype=source.dtype,
         device=source.device,
         key_map=key_map_of(source.files),
+        ignored=ignored_of(source.files),
         keep_float32=source.spec.precision_policy.keeps_float32,
     )
     return LoadedWeights(module.requires_grad_(False), report, weights_version(files))

@@ -13,11 +13,11 @@ from fastvideo_core.card import ComponentFiles, ComponentSpec, ModelCard, resolv
 from fastvideo_core.errors import CheckpointError, DownloadError
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
-from fastvideo_core.runtime.weights.keys import Rename, keep_name
+from fastvideo_core.runtime.weights.keys import NamePredicate, Rename, keep_name, no_name
 from fastvideo_core.runtime.weights.locate import locate
 from fastvideo_core.runtime.weights.memory import estimate_bytes
 
-__all__ = ["HOST_KINDS", "FoundWeights", "component_bytes", "find_weights", "key_map_of"]
+__all__ = ["HOST_KINDS", "FoundWeights", "component_bytes", "find_weights", "ignored_of", "key_map_of"]
 
 HOST_KINDS = ("tokenizer", "image_processor")
 """Kinds of components that have no weights."""
@@ -98,7 +98,16 @@ def component_bytes(spec: ComponentSpec, described: ComponentFiles, files: Weigh
         policy.compute or precision,
         keep_float32=policy.keeps_float32,
         key_map=key_map_of(described),
+        ignored=ignored_of(described),
     )
+
+
+def ignored_of(described: ComponentFiles) -> NamePredicate:
+    """Return which names in a component's files are another component's."""
+    if described.only is None:
+        return no_name
+    is_own: NamePredicate = resolve_ref(described.only)
+    return lambda name: not is_own(name)
 
 
 def key_map_of(described: ComponentFiles) -> Rename:
