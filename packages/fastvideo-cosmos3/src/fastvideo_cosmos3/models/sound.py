@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fastvideo_cosmos3.models.config_file import parse_config
 
-__all__ = ["SOUND_CLASS", "SoundConfig", "SoundDecoder", "is_encoder_name"]
+__all__ = ["SOUND_CLASS", "SoundConfig", "SoundDecoder", "is_decoder_name"]
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -89,9 +89,9 @@ class SoundConfig(BaseModel):
         return -(-num_samples // self.hop)
 
 
-def is_encoder_name(name: str) -> bool:
-    """Tell whether a tensor of a sound checkpoint is the encoder's."""
-    return name.startswith("encoder.")
+def is_decoder_name(name: str) -> bool:
+    """Tell whether a tensor of a sound checkpoint is the decoder's."""
+    return name.startswith("decoder.")
 
 
 def _scaled(direction: Tensor, length: Tensor) -> Tensor:

@@ -204,12 +204,13 @@ def text_positions(ids: Sequence[int], visual_ids: Sequence[int], grids: Sequenc
     """
     parts, start, index, left = [], 0, 0, list(grids)
     while index < len(ids):
-        if ids[index] not in visual_ids:
-            parts.append(torch.full((3, 1), float(start)))
-            start, index = start + 1, index + 1
+        if ids[index] in visual_ids:
+            rows, columns = left.pop(0)
+            row, column = torch.meshgrid(torch.arange(rows).float(), torch.arange(columns).float(), indexing="ij")
+            parts.append(torch.stack((torch.zeros(rows * columns), row.flatten(), column.flatten())) + start)
+            start, index = start + max(rows, columns), index + rows * columns
             continue
-        rows, columns = left.pop(0)
-        row, column = torch.meshgrid(torch.arange(rows).float(), torch.arange(columns).float(), indexing="ij")
-        parts.append(torch.stack((torch.zeros(rows * columns), row.flatten(), column.flatten())) + start)
-        start, index = start + max(rows, columns), index + rows * columns
+        end = next((place for place in range(index, len(ids)) if ids[place] in visual_ids), len(ids))
+        parts.append((torch.arange(end - index).float() + start).expand(3, -1))
+        start, index = start + end - index, end
     return torch.cat(parts, dim=1)

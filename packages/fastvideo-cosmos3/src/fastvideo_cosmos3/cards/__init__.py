@@ -1,0 +1,1 @@
+"""Cards of Cosmos3 checkpoints, made of their own files."""

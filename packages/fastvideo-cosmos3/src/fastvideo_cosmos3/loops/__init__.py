@@ -1,0 +1,1 @@
+"""The loops of Cosmos3 and their step bodies."""
