@@ -5,16 +5,18 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastvideo_core.cli.jobs import (
     Ask,
     Job,
+    beside,
     check_engine_options,
     known_formats,
     needed_bytes,
     numbered_outputs,
     prepare_ask,
+    usual_suffix,
 )
 from fastvideo_core.cli.options import (
     add_engine_options,
@@ -24,6 +26,7 @@ from fastvideo_core.cli.options import (
 )
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.progress import open_display
+from fastvideo_core.cli.reading import read_actions
 from fastvideo_core.cli.running import Ended, EngineOptions, run_jobs, save_result
 from fastvideo_core.cli.setup import Setup, add_config_option, read_setup
 from fastvideo_core.cli.shell import Shell
@@ -52,10 +55,15 @@ def add_arguments(parser: Parser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help=".mp4, .webm, .gif, .png (frames) or .safetensors (latents); default outputs/PROMPT-SEED.mp4",
+        help="what the task makes, by extension: .mp4, .webm, .gif or .png (video), .png or .jpg (image), .wav, .txt, "
+        ".safetensors (latents, actions); default outputs/PROMPT-SEED.mp4, or what the task makes in its place",
     )
     parser.add_argument("-n", "--num-videos", type=count, default=1, metavar="N", help="how many (default: 1)")
     parser.add_argument("--image", metavar="FILE", help="input image, for tasks that take one")
+    parser.add_argument("--video", metavar="FILE", help="input video, for tasks that take one")
+    parser.add_argument(
+        "--actions", metavar="FILE", help="actions, for tasks that take some: .json with a list of lists of numbers"
+    )
     parser.add_argument("--task", help="task of the card (default: the card's, or one that takes the image)")
     add_engine_options(parser)
     add_config_option(parser)
@@ -106,8 +114,8 @@ def _plan(args: Namespace, setup: Setup) -> list[Job]:
     paths = _named_outputs(args)
     card = setup.find_card(args.card)
     check_engine_options(card, device=args.device, precision=args.precision)
-    ask = Ask(args.prompt, args.task, args.image, args.exact, given)
-    suffix = paths[0].suffix.lower() if paths else setup.suffix
+    ask = Ask(args.prompt, args.task, args.image, _inputs(args), args.exact, given)
+    suffix = paths[0].suffix.lower() if paths else usual_suffix(card, ask, setup.suffix)
     requests = _prepare_all(card, ask, suffix, args.num_videos, setup)
     space = sum(needed_bytes(prepared, suffix) for prepared, _ in requests)
     targets = [check_output(path, allowed=(suffix,), needed_bytes=space) for path in paths] or [
@@ -120,7 +128,25 @@ def _plan(args: Namespace, setup: Setup) -> list[Job]:
         )
         for prepared, _ in requests
     ]
-    return [Job(*request, target) for request, target in zip(requests, targets, strict=True)]
+    jobs = [Job(*request, target) for request, target in zip(requests, targets, strict=True)]
+    for job in jobs:
+        _check_beside(job)
+    return jobs
+
+
+def _inputs(args: Namespace) -> dict[str, Any]:
+    """Return the inputs that are files, besides the image; of actions their content."""
+    inputs = {} if args.video is None else {"video": args.video}
+    return inputs if args.actions is None else {**inputs, "actions": read_actions(args.actions)}
+
+
+def _check_beside(job: Job) -> None:
+    """Refuse names that are taken for what is written beside the result."""
+    outputs = job.prepared.card.task(job.prepared.request.task).outputs
+    for name in job.prepared.request.outputs.artifacts:
+        if name != job.artifact and job.target.on_conflict == "error":
+            path = beside(job.target.path, name, outputs[name])
+            check_output(path, allowed=(path.suffix,))
 
 
 def _named_outputs(args: Namespace) -> list[Path]:

@@ -25,6 +25,7 @@ __all__ = [
     "Ask",
     "CardSetup",
     "Job",
+    "beside",
     "check_engine_options",
     "find_card",
     "known_formats",
@@ -32,6 +33,7 @@ __all__ = [
     "numbered_outputs",
     "output_for",
     "prepare_ask",
+    "usual_suffix",
 ]
 
 
@@ -58,6 +60,7 @@ class Ask:
         prompt: What to show.
         task: The card's task; None lets the card suggest one.
         image: Path of an input image.
+        inputs: Other inputs by name: paths, and of actions their numbers.
         is_exact: Whether the reference's order of operations is asked for.
         parameters: Parameters that were given, and only those.
         request_id: Id of the request; None makes one up.
@@ -69,6 +72,7 @@ class Ask:
     prompt: str
     task: str | None = None
     image: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
     is_exact: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     request_id: str | None = None
@@ -146,14 +150,14 @@ def prepare_ask(
     from fastvideo_core.runtime.prepare import prepare_request
 
     request = build_request(
-        card, ask.prompt, task=ask.task, image=ask.image, exact=ask.is_exact,
+        card, ask.prompt, task=ask.task, image=ask.image, inputs=ask.inputs, exact=ask.is_exact,
         parameters=ask.parameters, request_id=ask.request_id, latency_class=ask.latency_class,
         deadline_s=ask.deadline_s,
     )  # fmt: skip
     task = card.task(request.task)
     _check_names(task, ask)
     artifact = output_for(task, suffix)
-    outputs = request.outputs.model_copy(update={"artifacts": (artifact,)})
+    outputs = request.outputs.model_copy(update={"artifacts": (artifact, *_beside(task, artifact))})
     prepared = prepare_request(
         card,
         request.model_copy(update={"outputs": outputs}),
@@ -190,6 +194,22 @@ def output_for(task: TaskSpec, suffix: str) -> str:
     )
 
 
+def usual_suffix(card: ModelCard, ask: Ask, suffix: str) -> str:
+    """Return the extension of a file that nobody has named: `suffix`, or where the task makes no such file its own."""
+    from fastvideo_core.request.build import suggest_task
+
+    name = ask.task or suggest_task(card, has_image=ask.image is not None)
+    task, formats = card.task(name), _formats()
+    if any(suffix in formats[modality] for modality in task.outputs.values()):
+        return suffix
+    return formats[next(iter(task.outputs.values()))][0]
+
+
+def beside(path: Path, artifact: str, modality: str) -> Path:
+    """Return where an artifact goes that is written beside another one's file: `clip.mp4` has `clip.text.txt`."""
+    return path.with_name(f"{path.stem}.{artifact}{_formats()[modality][0]}")
+
+
 def known_formats() -> tuple[str, ...]:
     """Return all extensions that results can have."""
     return tuple(dict.fromkeys(one for formats in _formats().values() for one in formats))
@@ -201,6 +221,13 @@ def numbered_outputs(path: Path, count: int) -> Sequence[Path]:
         return [path]
     width = len(str(count))
     return [path.with_name(f"{path.stem}-{index:0{width}}{path.suffix}") for index in range(1, count + 1)]
+
+
+def _beside(task: TaskSpec, artifact: str) -> tuple[str, ...]:
+    """Return what is made with an artifact and written beside it: with a video its text and its actions."""
+    if task.outputs[artifact] != "video":
+        return ()
+    return tuple(name for name, modality in task.outputs.items() if modality in ("text", "action"))
 
 
 def _check_names(task: TaskSpec, ask: Ask) -> None:
@@ -219,9 +246,22 @@ def _check_names(task: TaskSpec, ask: Ask) -> None:
 
 def _formats() -> dict[str, tuple[str, ...]]:
     """Return the extensions of files by what they hold."""
-    from fastvideo_core.request.media.output import TENSOR_FORMATS, VIDEO_FORMATS
+    from fastvideo_core.request.media.output import (
+        AUDIO_FORMATS,
+        IMAGE_FORMATS,
+        TENSOR_FORMATS,
+        TEXT_FORMATS,
+        VIDEO_FORMATS,
+    )
 
-    return {"video": VIDEO_FORMATS, "latents": TENSOR_FORMATS}
+    return {
+        "video": VIDEO_FORMATS,
+        "image": IMAGE_FORMATS,
+        "audio": AUDIO_FORMATS,
+        "text": TEXT_FORMATS,
+        "action": TENSOR_FORMATS,
+        "latents": TENSOR_FORMATS,
+    }
 
 
 def _video_size(parameters: Mapping[str, Any]) -> dict[str, int] | None:

@@ -7,11 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastvideo_core.cli.jobs import Job
+from fastvideo_core.cli.jobs import Job, beside
 from fastvideo_core.cli.progress import Display, Tally
 from fastvideo_core.cli.setup import Setup
 from fastvideo_core.cli.shell import Shell
@@ -138,7 +139,16 @@ def save_result(ended: Ended) -> SavedFiles:
         raise ended.error
     artifact: Any = ended.result.artifacts[ended.job.artifact]
     saved: SavedFiles = artifact.save(ended.job.target)
-    return saved
+    return replace(saved, paths=(*saved.paths, *_save_beside(ended, saved.path)))
+
+
+def _save_beside(ended: Ended, path: Path) -> list[Path]:
+    """Write what was made with the result, and return the paths."""
+    assert ended.result is not None
+    outputs = ended.job.prepared.card.task(ended.job.prepared.request.task).outputs
+    others = {name: made for name, made in ended.result.artifacts.items() if name != ended.job.artifact}
+    saved = [made.save(beside(path, name, outputs[name])) for name, made in others.items()]  # type: ignore[attr-defined]
+    return [files.path for files in saved]
 
 
 def _load_host(card: ModelCard, tasks: tuple[str, ...], options: EngineOptions, display: Display) -> HostSide:

@@ -108,6 +108,10 @@ class Shell:
         """Print a result; does nothing once nobody reads any more, and does not stop the work if it cannot."""
         self._lost = self._lost or self._write(sys.stdout, text)
 
+    def say_part(self, text: str) -> None:
+        """Print a part of a result, without a line break after it; otherwise as `say`."""
+        self._lost = self._lost or _write(sys.stdout, text, end="")
+
     def tell(self, text: str) -> None:
         """Print a message for the person at the terminal, if that is possible."""
         self._write(sys.stderr, text)

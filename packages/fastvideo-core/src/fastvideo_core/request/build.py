@@ -21,7 +21,7 @@ from fastvideo_core.request.base import (
     VideoPart,
 )
 
-__all__ = ["build_request"]
+__all__ = ["build_request", "suggest_task"]
 
 
 def build_request(
@@ -56,7 +56,7 @@ def build_request(
     Raises:
         InputError: The card has no task for what is given, or there is no such latency class.
     """
-    chosen = _suggest_task(card, has_image=image is not None) if task is None else task
+    chosen = suggest_task(card, has_image=image is not None) if task is None else task
     fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
     if latency_class is not None:
         fields["latency_class"] = _check_class(latency_class)
@@ -95,7 +95,7 @@ def _check_class(name: str) -> str:
     return name
 
 
-def _suggest_task(card: ModelCard, *, has_image: bool) -> str:
+def suggest_task(card: ModelCard, *, has_image: bool) -> str:
     """Suggest a task at the boundary: the card's default, or with an image one that takes it."""
     default, tasks = card.capabilities.default_task, card.capabilities.tasks
     takers = [name for name in (default, *tasks) if "image" in tasks[name].inputs]

@@ -155,7 +155,7 @@ def default_output(
     """
     folder = Path(folder)
     name = _next_free(folder / f"{default_stem(prompt, seed)}{suffix}", include_self=True)
-    checked = check_output(name, allowed=GENERATE_FORMATS, needed_bytes=needed_bytes)
+    checked = check_output(name, allowed=(suffix,), needed_bytes=needed_bytes)
     path = folder / f"{default_stem(prompt, seed)}{suffix}"
     return OutputTarget(path, on_conflict="next", free_bytes=checked.free_bytes)
 
