@@ -7,7 +7,7 @@ the text that the denoiser sees, with nothing computed again. Video and sound ar
 from __future__ import annotations
 
 from fastvideo_core.program import ArtifactNode, ConstantEdge, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
-from fastvideo_core.program.base import Node
+from fastvideo_core.program.base import Edge, Node
 
 __all__ = [
     "FORWARD_DYNAMICS",
@@ -45,6 +45,7 @@ REASONING = InlineProgram(
                 "text": ConstantEdge(value="chat"),
                 "answers": ConstantEdge(value=True),
                 "prompt": _PROMPT,
+                "history": InputEdge(name="history"),
                 "image": _IMAGE,
                 "video": _VIDEO,
                 "seen": TensorEdge(node="look", output="seen"),
@@ -58,9 +59,9 @@ REASONING = InlineProgram(
 )
 
 
-def _reads(text: str, *, answers: bool, has_view: bool) -> dict[str, ConstantEdge | InputEdge]:
+def _reads(text: str, *, answers: bool, has_view: bool) -> dict[str, Edge]:
     """Return what a prefill is given that reads a prompt."""
-    given: dict[str, ConstantEdge | InputEdge] = {
+    given: dict[str, Edge] = {
         "text": ConstantEdge(value=text),
         "answers": ConstantEdge(value=answers),
         "prompt": _PROMPT,
@@ -109,7 +110,7 @@ def _program(
     """
     is_action = mode in ("policy", "forward_dynamics", "inverse_dynamics")
     sees: dict[str, InputEdge] = {"image": _IMAGE, "video": _VIDEO} if is_action else {}
-    edges: dict[str, InputEdge | TensorEdge | ConstantEdge] = {
+    edges: dict[str, Edge] = {
         "context": TensorEdge(node="context", output="context"),
         "negative": TensorEdge(node="negative", output="context"),
         "mode": ConstantEdge(value=mode),
@@ -118,7 +119,7 @@ def _program(
     }
     nodes = _texts(is_caption=is_action, thinks=thinks)
     if mode:
-        known = {"mode": ConstantEdge(value=mode), "image": _IMAGE, "video": _VIDEO}
+        known: dict[str, Edge] = {"mode": ConstantEdge(value=mode), "image": _IMAGE, "video": _VIDEO}
         nodes.append(ModelLoopNode(node_id="known", loop="vae_encode", inputs=known))
         edges["condition"] = TensorEdge(node="known", output="condition")
     if mode == "forward_dynamics":

@@ -73,7 +73,12 @@ def _video(facts: Cosmos3Facts, shown: str, *, has_sound: bool = False) -> TaskS
 
 
 def _reasoning(facts: Cosmos3Facts) -> TaskSpec:
-    inputs = {"prompt": InputSpec(modality="text", description="What to answer.")}
+    inputs = {
+        "prompt": InputSpec(modality="text", description="What to answer."),
+        "history": InputSpec(
+            modality="text", required=False, description="The turns before it: JSON list of role and content."
+        ),
+    }
     if facts.has_vision:
         inputs["image"] = InputSpec(modality="image", required=False, description="What the question is about.")
         inputs["video"] = InputSpec(modality="video", required=False, description="The same, as a video.")
@@ -85,7 +90,7 @@ def _actions(facts: Cosmos3Facts) -> dict[str, TaskSpec]:
     image = {"image": InputSpec(modality="image", description="What the agent sees first.")}
     given = {"actions": InputSpec(modality="action", description="Actions (steps, width of the embodiment).")}
     video = {"video": InputSpec(modality="video", description="What the agent saw.")}
-    done = {"actions": "action", "video": "video", "latents": "latents"}
+    done = {"video": "video", "actions": "action", "latents": "latents"}
     seen = {"video": "video", "latents": "latents"}
     parameters = {**_acting(facts), **_denoising(facts)}
     doing = {"prompt": InputSpec(modality="text", description="What is to be done.")}

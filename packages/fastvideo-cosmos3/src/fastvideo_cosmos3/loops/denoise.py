@@ -330,7 +330,7 @@ def can_share_call(one: WorkPlan[Any], other: WorkPlan[Any]) -> bool:
     first, second = one.payload, other.payload
     if isinstance(first, PackPayload) or isinstance(second, PackPayload):
         return False
-    sizes = [payload.layout.num_tokens for payload in (first, second)]
+    sizes: list[int] = [payload.layout.num_tokens for payload in (first, second)]
     return max(sizes) <= _PACKING_SLACK * min(sizes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from fastvideo_cosmos3.models.prompts import SYSTEM_IMAGE, SYSTEM_VIDEO, action_
 from fastvideo_cosmos3.models.tokenizer import ChatTokenizer
 from fastvideo_cosmos3.models.vision import VisionPreprocessor, Visual
 
-__all__ = ["GENERATED_END", "TextToRead", "check_context", "read_text", "read_visual", "view_frames"]
+__all__ = ["GENERATED_END", "TextToRead", "check_context", "read_history", "read_text", "read_visual", "view_frames"]
 
 GENERATED_END = 2
 """Tokens between a text and what is generated: its end, and the start of what follows."""
@@ -54,6 +55,7 @@ def read_text(model: ModelView, spec: LoopSpec, parameters: Mapping[str, Any], i
     else:
         text = _generator_text(model, parameters, inputs)
         read = TextToRead(tokenizer.encode_chat([*_system(spec, parameters), {"role": "user", "content": text}]))
+        _check_placeholders(tokenizer, read.ids, tokenizer.image_id, 0)
     if not inputs.get("answers"):
         return TextToRead((*read.ids, tokenizer.eos_id, tokenizer.start_of_generation_id), read.grids)
     return read
@@ -74,6 +76,37 @@ def check_context(spec: LoopSpec, parameters: Mapping[str, Any], inputs: Mapping
             f"the text has {num_tokens} tokens{with_answer}", field=name, value=num_tokens + answer,
             allowed=f"at most {limit} tokens",
         )  # fmt: skip
+
+
+def read_history(text: str | None) -> list[dict[str, Any]]:
+    """Return the turns before a question, from their JSON form.
+
+    Each has `role` (user or assistant) and `content`: text, or parts such as `{"type": "text", "text": …}`, and once
+    `{"type": "image"}` or `{"type": "video"}` where it was shown.
+
+    Raises:
+        InputError: It is no such list.
+    """
+    if not text:
+        return []
+    allowed = 'a JSON list of {"role": "user" or "assistant", "content": text or parts}'
+    try:
+        turns = json.loads(text)
+        return [_read_turn(turn) for turn in turns]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError("not a conversation", field="history", value=text, allowed=allowed) from None
+
+
+def _read_turn(turn: Any) -> dict[str, Any]:
+    if turn["role"] not in ("user", "assistant", "system"):
+        raise ValueError(turn["role"])
+    content = turn["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    kept = [{"type": part["type"]} if part["type"] != "text" else {"type": "text", "text": str(part["text"])}
+            for part in parts]  # fmt: skip
+    if any(part["type"] not in ("text", "image", "video") for part in kept):
+        raise ValueError("no such part")
+    return {"role": turn["role"], "content": kept}
 
 
 def view_frames(inputs: Mapping[str, Any]) -> Frames:
@@ -141,15 +174,29 @@ def _system(spec: LoopSpec, parameters: Mapping[str, Any]) -> list[dict[str, Any
 def _read_chat(model: ModelView, tokenizer: ChatTokenizer, inputs: Mapping[str, Any]) -> TextToRead:
     seen = inputs.get("image") is not None or inputs.get("video") is not None
     visual = read_visual(model.component("image_processor"), inputs) if seen else None
-    prompt = {"type": "text", "text": str(inputs["prompt"])}
+    before = read_history(inputs.get("history"))
+    parts: list[dict[str, Any]] = [{"type": "text", "text": str(inputs["prompt"])}]
+    kind = None if visual is None else "video" if visual.seconds else "image"
+    if kind is not None and not any({"type": kind} in turn["content"] for turn in before):
+        parts.insert(0, {"type": kind})
+    ids = tokenizer.encode_chat([*before, {"role": "user", "content": parts}])
+    placeholder = tokenizer.video_id if kind == "video" else tokenizer.image_id
+    _check_placeholders(tokenizer, ids, placeholder, 0 if visual is None else 1)
     if visual is None:
-        return TextToRead(tokenizer.encode_chat([{"role": "user", "content": [prompt]}]))
-    kind = "video" if visual.seconds else "image"
-    ids = tokenizer.encode_chat([{"role": "user", "content": [{"type": kind}, prompt]}])
+        return TextToRead(ids)
     grid = (visual.grid[1] // visual.merge, visual.grid[2] // visual.merge)
-    placeholder = tokenizer.video_id if visual.seconds else tokenizer.image_id
     place = ids.index(placeholder)
     return TextToRead((*ids[:place], *_visual_ids(tokenizer, visual), *ids[place + 1 :]), (grid,) * visual.grid[0])
+
+
+def _check_placeholders(tokenizer: ChatTokenizer, ids: tuple[int, ...], placeholder: int, wanted: int) -> None:
+    """Refuse a text that holds a token which stands for something shown, where nothing is."""
+    found = sum(token in (tokenizer.image_id, tokenizer.video_id) for token in ids)
+    if found != wanted or ids.count(placeholder) != wanted:
+        raise PromptError(
+            "the conversation refers to something that is not shown", field="prompt", value=found,
+            allowed=f"{wanted} places for an image or a video",
+        )  # fmt: skip
 
 
 def _visual_ids(tokenizer: ChatTokenizer, visual: Visual) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -156,7 +157,7 @@ class Cosmos3Transformer(nn.Module):
         if visual is not None:
             hidden = hidden.index_put((torch.zeros_like(visual.places_S), visual.places_S), visual.embeds_SC)
         own = []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._mixture_layers()):
             past = None if past_NZBSHD is None else past_NZBSHD[index]
             hidden, keys_values = layer.understand(hidden, tables, past, mask)
             own.append(keys_values)
@@ -178,9 +179,12 @@ class Cosmos3Transformer(nn.Module):
             Normed hidden states, (B, G, C).
         """
         hidden = tokens_BGC
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._mixture_layers()):
             hidden = layer.generate(hidden, tables, text_NZBSHD[index], mask)
         return self.norm_moe_gen(hidden)
+
+    def _mixture_layers(self) -> list[MixtureLayer]:
+        return cast("list[MixtureLayer]", list(self.layers))
 
     def embed_times(self, timestep: float, count: int) -> Tensor:
         """Return the embedding of one timestep for `count` tokens, (count, C)."""

@@ -94,12 +94,12 @@ class VideoVAEConfig(BaseModel):
     @property
     def temporal_factor(self) -> int:
         """Frames a latent frame, the first aside."""
-        return 2 ** sum(self.temperal_downsample)
+        return 1 << sum(self.temperal_downsample)
 
     @property
     def spatial_factor(self) -> int:
         """Pixels a latent row or column."""
-        return self.patch_edge * 2 ** (len(self.dim_mult) - 1)
+        return self.patch_edge << (len(self.dim_mult) - 1)
 
     def latent_frames(self, num_frames: int) -> int:
         """Return the latent frames of a clip."""

@@ -105,7 +105,8 @@ def _vision_encoder(width: int) -> nn.Module:
     from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
-    return Qwen3VLVisionModel(Qwen3VLVisionConfig(**{**_VISION, "out_hidden_size": width}))
+    encoder: nn.Module = Qwen3VLVisionModel(Qwen3VLVisionConfig(**{**_VISION, "out_hidden_size": width}))
+    return encoder
 
 
 def _weights(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
@@ -127,11 +128,12 @@ def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
 def _write_backbone(
     folder: Path, layout: str, config: Mapping[str, Any], backbone: dict[str, Tensor], vision: dict[str, Tensor]
 ) -> None:
+    vision_config = {**_VISION, "out_hidden_size": config["hidden_size"]}
     root = {
         "model_type": "cosmos3_omni",
         "architectures": ["Cosmos3OmniForConditionalGeneration"],
         "text_config": _text_config(config),
-        "vision_config": {**_VISION, "out_hidden_size": config["hidden_size"]},
+        "vision_config": vision_config,
         **_special_ids(),
     }
     _write_json(folder / "config.json", root)
@@ -142,7 +144,7 @@ def _write_backbone(
         save_file({**renamed, **vision}, folder / "model.safetensors")
         return
     _write_component(folder / "transformer", described, backbone)
-    _write_component(folder / "vision_encoder", root["vision_config"], vision, weights="model.safetensors")
+    _write_component(folder / "vision_encoder", vision_config, vision, weights="model.safetensors")
 
 
 def _original_name(name: str) -> str:

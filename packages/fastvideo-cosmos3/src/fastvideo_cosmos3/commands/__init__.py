@@ -1,0 +1,1 @@
+"""Commands of the Cosmos3 family."""
