@@ -76,3 +76,21 @@ def test_the_mask_says_the_same_as_the_list():
 def test_impossible_rules_are_refused(options, field):
     with pytest.raises(ParameterError, match=field):
         ChunkRule(**options)
+
+
+@pytest.mark.parametrize(
+    ("rule", "chunk", "reread", "sink"),
+    [
+        (SELF_FORCING, 0, [], []),
+        (SELF_FORCING, 3, [0, 1, 2], []),
+        (SELF_FORCING, 9, [2, 3, 4, 5, 6, 7, 8], []),
+        (LONGLIVE, 4, [0, 1, 2, 3], []),
+        (LONGLIVE, 5, [2, 3, 4], [0]),
+        (LONGLIVE, 30, [27, 28, 29], [0]),
+        (ChunkRule(3, 12, 6), 5, [3, 4], [0, 1]),
+        (TWO_EXPERTS, 9, [2, 3, 4, 5, 6, 7, 8], []),
+    ],
+)
+def test_what_is_read_anew_fills_the_window_beside_the_sink(rule, chunk, reread, sink):
+    assert list(rule.reread(chunk)) == reread
+    assert list(rule.kept_sink(rule.reread(chunk))) == sink

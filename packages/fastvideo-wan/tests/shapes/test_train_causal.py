@@ -35,7 +35,7 @@ from fastvideo_wan.shapes.train_causal.latents_stage import (
     read_latents,
     write_latents,
 )
-from fastvideo_wan.shapes.train_causal.lesson import draw_lesson, lesson_mask, window_before
+from fastvideo_wan.shapes.train_causal.lesson import draw_lesson, lesson_mask
 from fastvideo_wan.shapes.train_causal.model import CausalShapesModel
 from fastvideo_wan.shapes.train_causal.rollout import RollOut
 from fastvideo_wan.shapes.train_causal.watching import judge_chunk, make_streams, stream_cases
@@ -123,13 +123,6 @@ def json_like(streams: Sequence[Sequence[Turn]]) -> list[list[Turn]]:
     return [[turn(value) for value in stream] for stream in streams]
 
 
-def test_what_is_read_anew_fills_the_window() -> None:
-    assert list(window_before(RULE, 2)) == [0, 1]
-    assert list(window_before(RULE, 5)) == [1, 2, 3, 4]
-    assert list(window_before(RULE, 0)) == []
-    assert list(window_before(ChunkRule(3, 21, 0, 1), 9)) == [2, 3, 4, 5, 6, 7, 8]
-
-
 def test_the_mask_of_a_lesson_lets_noisy_chunks_see_clean_ones_before_them() -> None:
     mask = lesson_mask(RULE, 5, range(0))
     seen = [row.nonzero().flatten().tolist() for row in mask]
@@ -141,6 +134,12 @@ def test_what_is_read_anew_sees_itself_in_both_directions() -> None:
     mask = lesson_mask(RULE, 4, range(2))
     seen = [row.nonzero().flatten().tolist() for row in mask]
     assert seen == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2, 3], [4], [5], [0, 1, 6], [0, 1, 2, 7]]
+
+
+def test_what_is_read_anew_sees_a_sink_that_stays() -> None:
+    mask = lesson_mask(ChunkRule(3, 12, 3), 6, range(2, 5))
+    seen = [row.nonzero().flatten().tolist() for row in mask[:6]]
+    assert seen == [[0], [0, 1], [0, 2, 3, 4], [0, 2, 3, 4], [0, 2, 3, 4], [0, 3, 4, 5]]
 
 
 def test_a_lesson_has_the_right_prompt_for_every_chunk(causal: CausalConfig) -> None:

@@ -84,6 +84,23 @@ class ChunkRule:
             recent.insert(0, index)
         return sink + tuple(recent)
 
+    def reread(self, chunk: int) -> range:
+        """Return the chunks whose keys and values are made anew when the prompt changes before a chunk.
+
+        They are as many as the window holds. If there are more, the sink stays as it is, and so does its room.
+        """
+        if self.start(chunk) <= self.window_frames:
+            return range(chunk)
+        first, left = chunk, self.window_frames - self.sink_frames
+        while first > self.num_sink_chunks and self.num_frames(first - 1) <= left:
+            first -= 1
+            left -= self.num_frames(first)
+        return range(first, chunk)
+
+    def kept_sink(self, reread: range) -> range:
+        """Return the chunks of the sink that chunks that are read anew attend to besides each other."""
+        return range(self.num_sink_chunks if reread.start else 0)
+
     def mask(self, num_chunks: int) -> Tensor:
         """Return which chunk (row) attends to which (column), bool, shape (G, G)."""
         mask_GG = torch.eye(num_chunks, dtype=torch.bool)

@@ -45,7 +45,7 @@ def draw_lesson(
         captions, turns = draw_prompts(stream, rng, stage), turn_of_chunk(stream, num_chunks)
         last = stream[-1].first_chunk
         anew = last if last and rng.random() < stage.recache_part else 0
-        reread = window_before(rule, anew)
+        reread = rule.reread(anew)
         clean = [captions[-1] if chunk in reread else captions[turn] for chunk, turn in enumerate(turns)]
         prompts.append([*clean, *(captions[turn] for turn in turns)])
         masks.append(lesson_mask(rule, num_chunks, reread))
@@ -68,29 +68,20 @@ def _with_unknown(caption: str, rng: random.Random) -> str:
     return " ".join(words)
 
 
-def window_before(rule: ChunkRule, chunk: int) -> range:
-    """Return the chunks that are read anew when the prompt changes at a chunk: as many as fill the window."""
-    first, left = chunk, rule.window_frames
-    while first and rule.num_frames(first - 1) <= left:
-        first -= 1
-        left -= rule.num_frames(first)
-    return range(first, chunk)
-
-
 def lesson_mask(rule: ChunkRule, num_chunks: int, reread: range) -> Tensor:
     """Return which of 2 G chunks attends to which: clean ones to clean ones, noisy ones to earlier clean ones.
 
     Args:
         rule: The window.
         num_chunks: G.
-        reread: Clean chunks that are read anew together: they attend to each other, in both directions, and to no
-            other. The noisy chunks before their end attend to themselves alone; they must not count.
+        reread: Clean chunks that are read anew together: they attend to each other, in both directions, and to the
+            sink. The noisy chunks before their end attend to themselves alone; they must not count.
     """
     past_GG, own_GG = rule.mask(num_chunks), torch.eye(num_chunks, dtype=torch.bool)
     clean_GG = past_GG.clone()
     for chunk in reread:
         clean_GG[chunk] = False
-        clean_GG[chunk, reread.start : reread.stop] = True
+        clean_GG[chunk, [*rule.kept_sink(reread), *reread]] = True
     earlier_GG = past_GG & ~own_GG
     earlier_GG[: reread.stop] = False
     noisy_rows = torch.cat([earlier_GG, own_GG], dim=1)
