@@ -68,8 +68,8 @@ def test_image_to_video_with_sound(engine, pipeline):
     latents, shown = reference(pipeline, image=Image.fromarray(image), enable_sound=True, fps=16.0, **VIDEO)
     same_video(result, latents, shown)
     assert torch.equal(torch.from_numpy(result.artifacts["audio"].samples), shown.sound)
-    assert result.artifacts["audio"].sample_rate == 1600
-    assert result.video.audio.samples.shape == (2, 900)  # 9 frames of 16 a second, 1600 samples a second
+    assert result.artifacts["audio"].sample_rate == 8000
+    assert result.video.audio.samples.shape == (2, 4500)  # 9 frames of 16 a second, 8000 samples a second
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])

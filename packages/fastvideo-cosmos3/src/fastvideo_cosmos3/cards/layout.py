@@ -6,7 +6,7 @@ What no file states (default size, length, steps and guidance) is that of the re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from fastvideo_core.card import CheckpointSource, ModelCard
@@ -55,6 +55,8 @@ def card_from_folder(
         )
     # The reference's grid: latents that fill no patch are filled up, so that the VAE's own factor is enough.
     grid = vae.spatial_factor
+    # All tensors may lie together in the root, as where the reasoner's own library writes them.
+    is_flat = not _has_weights(source, "transformer") and _has_weights(source, "")
     sampler, shift, options = _sampler(source, index, configs["scheduler"])
     action_dim = transformer.action_dim or 0 if transformer.action_gen else 0
     return make_card(
@@ -62,8 +64,8 @@ def card_from_folder(
             model_id=_model_id(source.location),
             title=f"Cosmos3 checkpoint in {source.location}",
             source=source,
-            is_flat=bool(index.get("flat_layout", False)),
-            has_vision=_has_vision(index, configs),
+            is_flat=is_flat,
+            has_vision=is_flat or "vision_encoder" in configs or _has_weights(source, "vision_encoder"),
             has_sound=_has_sound(source, index, configs, transformer),
             action_dim=action_dim,
             embodiments=tuple(name for name, width in ACTION_WIDTHS.items() if width <= action_dim),
@@ -96,8 +98,9 @@ def _sampler(
     return scheduler.sampler, scheduler.shift, options
 
 
-def _has_vision(index: Mapping[str, Any], configs: Mapping[str, Any]) -> bool:
-    return "vision_encoder" in configs or bool(index.get("flat_layout", False))
+def _has_weights(source: CheckpointSource, folder: str) -> bool:
+    """Tell whether a local folder holds weights; of a hub's nothing is known but its configuration files."""
+    return source.kind == "folder" and any((Path(source.location) / folder).glob("*.safetensors"))
 
 
 def _has_sound(

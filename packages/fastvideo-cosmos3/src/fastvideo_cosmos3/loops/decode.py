@@ -61,7 +61,7 @@ class DecodeState(LoopState):
 
     Attributes:
         latents_1CTHW: Latents, normalized.
-        fps: Frames a second, for the times of the stream.
+        fps: Frames a second, for the times of the stream; None if it is an image, which is not streamed.
         scope: What cancels it.
         profile: Serve, rollout or train.
         is_exact: Whether it has calls of its own.
@@ -70,7 +70,7 @@ class DecodeState(LoopState):
     """
 
     latents_1CTHW: Tensor
-    fps: float
+    fps: float | None
     scope: CancelScope
     profile: Profile
     is_exact: bool
@@ -87,7 +87,7 @@ class DecodePayload:
         index: Which frame.
         memory: What the decoder remembers.
         num_frames_before: Frames decoded before.
-        fps: Frames a second.
+        fps: Frames a second; None if it is an image.
         is_exact: Whether all latents are mixed at once, as in the reference.
     """
 
@@ -95,7 +95,7 @@ class DecodePayload:
     index: int
     memory: Memory
     num_frames_before: int
-    fps: float
+    fps: float | None
     is_exact: bool
 
 
@@ -128,7 +128,8 @@ class DecodeLoop:
 
     def init(self, request: LoopRequest, ctx: LoopContext) -> DecodeState:
         """Take the latents."""
-        fps = float(request.parameters.get("fps") or 24.0)
+        given = request.parameters.get("fps")
+        fps = None if given is None else float(given)
         return DecodeState(request.inputs["latents"], fps, request.cancel_scope, request.profile, request.is_exact)
 
     def next(self, state: DecodeState) -> WorkPlan[DecodePayload] | Done:
@@ -153,7 +154,7 @@ class DecodeLoop:
             resident_bytes=3 * made * rows * columns * vae.spatial_factor**2,
             step_index=index,
             num_steps=num_frames,
-            emits=(EmitSpec(STREAM, "media"),),
+            emits=() if state.fps is None else (EmitSpec(STREAM, "media"),),
         )
 
     def advance(self, state: DecodeState, result: StepResult[DecodeValues]) -> DecodeState:
@@ -198,6 +199,8 @@ def _result(payload: DecodePayload, pixels_1PFYX: Tensor, memory: Memory, finite
         # Turned into bytes, NaN would be a black frame; the runtime ends the request instead.
         return StepResult(DecodeValues(torch.zeros(0, dtype=torch.uint8), memory), is_finite=False)
     frames = torch.from_numpy(pixels_to_frames(pixels_1PFYX[0]))
+    if payload.fps is None:
+        return StepResult(DecodeValues(frames, memory), is_finite=True)
     start = payload.num_frames_before
     chunk = StreamChunk(
         stream=STREAM,

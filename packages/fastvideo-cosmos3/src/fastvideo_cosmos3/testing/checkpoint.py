@@ -46,7 +46,7 @@ _VAE: dict[str, Any] = {
     "patch_size": 2, "scale_factor_temporal": 4, "scale_factor_spatial": 16,
 }  # fmt: skip
 _SOUND: dict[str, Any] = {
-    "sampling_rate": 1600, "vocoder_input_dim": 8, "dec_dim": 8, "dec_c_mults": [1, 2], "dec_strides": [4, 16],
+    "sampling_rate": 8000, "vocoder_input_dim": 8, "dec_dim": 8, "dec_c_mults": [1, 2], "dec_strides": [5, 32],
     "encoder_enabled": False,
 }  # fmt: skip
 _VISION: dict[str, Any] = {
