@@ -1,0 +1,1 @@
+"""`fastvideo comfy …`: check, compile, coverage."""
