@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastvideo_core.program import ArtifactNode, InlineProgram, InputEdge, ModelLoopNode, TensorEdge
 
 __all__ = [
+    "ENDS_IMAGE_TO_VIDEO",
     "FEW_STEP_IMAGE_TO_VIDEO",
     "FEW_STEP_TEXT_TO_VIDEO",
     "IMAGE_TO_VIDEO",
@@ -14,6 +15,11 @@ __all__ = [
 
 _TEXT = ModelLoopNode(node_id="text", loop="text_encode", inputs={"prompt": InputEdge(name="prompt")})
 _CONDITION = ModelLoopNode(node_id="condition", loop="condition_encode", inputs={"image": InputEdge(name="image")})
+_ENDS = ModelLoopNode(
+    node_id="condition",
+    loop="condition_encode",
+    inputs={"image": InputEdge(name="image"), "last_image": InputEdge(name="last_image")},
+)
 _VISION = ModelLoopNode(node_id="vision", loop="image_encode", inputs={"image": InputEdge(name="image")})
 _TEXT_EDGE = TensorEdge(node="text", output="embeds")
 _CONDITION_EDGE = TensorEdge(node="condition", output="condition")
@@ -56,6 +62,18 @@ IMAGE_TO_VIDEO = InlineProgram(
     nodes=(
         _TEXT,
         _CONDITION,
+        ModelLoopNode(
+            node_id="denoise", loop="diffusion_denoise", inputs={"text": _TEXT_EDGE, "condition": _CONDITION_EDGE}
+        ),
+        *_OUTPUTS,
+    ),
+)
+
+ENDS_IMAGE_TO_VIDEO = InlineProgram(
+    program_id="wan.ends_image_to_video",
+    nodes=(
+        _TEXT,
+        _ENDS,
         ModelLoopNode(
             node_id="denoise", loop="diffusion_denoise", inputs={"text": _TEXT_EDGE, "condition": _CONDITION_EDGE}
         ),

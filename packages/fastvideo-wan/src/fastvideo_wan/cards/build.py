@@ -250,7 +250,7 @@ def _vision_loop() -> LoopSpec:
 
 def _capabilities(facts: WanFacts) -> CapabilityMatrix:
     prefix = "" if facts.dmd_steps is None else "FEW_STEP_"
-    vision = "VISION_" if facts.conditioning == "channels_and_vision" else ""
+    vision = {"channels_and_vision": "VISION_", "channels": "ENDS_"}.get(facts.conditioning, "")
     tasks: dict[str, TaskSpec] = {}
     if facts.accepts_text_only:
         tasks["text_to_video"] = _task(facts, f"{prefix}TEXT_TO_VIDEO", "A video from a prompt.")
@@ -264,6 +264,10 @@ def _task(facts: WanFacts, program: str, description: str, *, has_image: bool = 
     inputs = {"prompt": InputSpec(modality="text", max_length=facts.text_length, description="What to show.")}
     if has_image:
         inputs["image"] = InputSpec(modality="image", description="First frame; stretched to the video's size.")
+    if has_image and facts.conditioning == "channels":
+        inputs["last_image"] = InputSpec(
+            modality="image", required=False, description="Last frame; stretched to the video's size."
+        )
     return TaskSpec(
         program=f"fastvideo_wan.programs:{program}",
         inputs=inputs,
@@ -333,6 +337,10 @@ def _guidance_parameters(facts: WanFacts) -> dict[str, ParameterSpec]:
     if facts.boundary_ratio is not None:
         description = "Weight of the prompt in the low-noise expert; null repeats the first."
         parameters["guidance_scale_2"] = _scale(facts.guidance_scale_2, description, is_nullable=True)
+        parameters["expert_switch_step"] = ParameterSpec(
+            type="integer", default=None, minimum=1, maximum=1000, is_nullable=True,
+            description="Step at which the low-noise expert takes over; null leaves it to the noise level.",
+        )  # fmt: skip
     return parameters
 
 

@@ -140,7 +140,8 @@ def estimate_condition(
     )
     channels = vae.z_dim if is_blended else vae.z_dim + vae.temporal_factor
     latents = _FLOAT_BYTES * (num_later + 1) * size["rows"] * size["columns"] // vae.spatial_factor**2
-    image = 3 * _FLOAT_BYTES * size["rows"] * size["columns"]
+    num_images = 2 if inputs.get("last_image") is not None else 1
+    image = num_images * 3 * _FLOAT_BYTES * size["rows"] * size["columns"]
     return LoopEstimate(
         steps,
         resident_bytes=image + encode_cache_bytes(vae, dict(groups[-1].dims)) + latents * (2 * vae.z_dim + channels),

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastvideo_core.errors import CardError
 from fastvideo_core.loop.policies.cfg import COND, GuidancePolicy, resolve_guidance
-from fastvideo_core.loop.policies.experts import ExpertPolicy, resolve_experts
+from fastvideo_core.loop.policies.experts import ExpertPolicy, StepIndexExperts, resolve_experts
 
 __all__ = ["Guidance", "guidance_of"]
 
@@ -40,7 +40,7 @@ def guidance_of(options: Mapping[str, Any], parameters: Mapping[str, Any], *, is
 
     Args:
         options: Of the card's loop: `guidance` (kind), `guidance_rescale`, `boundary_ratio`, `num_train_timesteps`.
-        parameters: Of the request: `guidance_scale`, `guidance_scale_2`.
+        parameters: Of the request: `guidance_scale`, `guidance_scale_2`, `expert_switch_step`.
         is_exact: Whether branches run one after the other, as the reference runs them.
 
     Raises:
@@ -64,4 +64,7 @@ def guidance_of(options: Mapping[str, Any], parameters: Mapping[str, Any], *, is
         boundary_ratio=options.get("boundary_ratio"),
         num_train_timesteps=int(options.get("num_train_timesteps", 1000)),
     )
+    switch_step = parameters.get("expert_switch_step")
+    if switch_step is not None:
+        experts = StepIndexExperts((int(switch_step),), experts.experts)
     return Guidance(policy, experts, policy.branches(1.0 if scale is None else scale))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastvideo_core.card import LoopSpec
-from fastvideo_core.errors import InputError
+from fastvideo_core.errors import InputError, ParameterError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
 from fastvideo_core.loop.policies.conditioning import concat_condition, image_mask
 from fastvideo_core.loop.state import LoopState
@@ -75,6 +75,7 @@ class ConditionState(LoopState):
         cache: What the encoder remembers.
         features: Encoded groups, before the last projection, which takes them all at once.
         condition: The result, after the last group.
+        last_1PHW: The last frame, in [-1, 1], where it is known too.
     """
 
     image_1PHW: torch.Tensor
@@ -87,6 +88,7 @@ class ConditionState(LoopState):
     cache: FeatureCache = field(default_factory=FeatureCache)
     features: list[torch.Tensor] = field(default_factory=list)
     condition: Condition | None = None
+    last_1PHW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class ConditionPayload:
     """Frames to encode.
 
     Attributes:
-        image_1PHW: The first frame; all others are zeros.
+        image_1PHW: The first frame; those after it are zeros.
         num_frames: Pixel frames of this step.
         total_frames: Pixel frames of the request.
         cache: What the encoder remembers.
@@ -102,6 +104,7 @@ class ConditionPayload:
         is_last: Whether the condition is complete after this step.
         is_blended: See `ConditionState`.
         is_exact: See `ConditionState`.
+        last_1PHW: The last frame, where it is known and this is the last group.
     """
 
     image_1PHW: torch.Tensor
@@ -112,6 +115,7 @@ class ConditionPayload:
     is_last: bool
     is_blended: bool
     is_exact: bool
+    last_1PHW: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class ConditionOutputs:
 
 
 class ConditionEncodeLoop:
-    """Encodes the known first frame of an image-to-video request, in groups of frames.
+    """Encodes the known first frame of an image-to-video request, or its first and last, in groups of frames.
 
     Args:
         spec: The card's loop. Options: `is_blended`: latents of the image alone take the first frame's place (Wan 2.2
@@ -152,9 +156,15 @@ class ConditionEncodeLoop:
         factor = self._model.config("vae").temporal_factor
         groups = (1, *(factor,) * ((num_frames - 1) // factor))
         image_1PHW = image_to_pixels(resized).unsqueeze(0)
-        return ConditionState(
+        state = ConditionState(
             image_1PHW, groups, num_frames, is_blended, request.is_exact, request.cancel_scope, request.profile
         )
+        last = request.inputs.get("last_image")
+        if last is not None:
+            _check_room(num_frames)
+            resized = resize_image(last, height=parameters["height"], width=parameters["width"])
+            state.last_1PHW = image_to_pixels(resized).unsqueeze(0)
+        return state
 
     def next(self, state: ConditionState) -> WorkPlan[ConditionPayload] | Done:
         """Encode the next group."""
@@ -170,6 +180,7 @@ class ConditionEncodeLoop:
             is_last=index + 1 == len(state.groups),
             is_blended=state.is_blended,
             is_exact=state.is_exact,
+            last_1PHW=state.last_1PHW if index + 1 == len(state.groups) else None,
         )
         shape = ShapeSignature.of(
             frames=payload.num_frames,
@@ -208,6 +219,13 @@ class ConditionEncodeLoop:
         return LoopResult({"condition": state.condition})
 
 
+def _check_room(num_frames: int) -> None:
+    if num_frames < 2:
+        raise ParameterError(
+            "a first and a last frame are two", field="num_frames", value=num_frames, allowed="at least 2", nearest=5
+        )
+
+
 def run_condition_step(
     instance: ModelInstance, plans: Sequence[WorkPlan[ConditionPayload]], ctx: StepContext
 ) -> Sequence[StepResult[ConditionValues]]:
@@ -223,12 +241,15 @@ def run_condition_step(
 
 
 def _group(vae: WanVAE, payload: ConditionPayload) -> torch.Tensor:
-    """Return the frames to encode: the image, and zeros after it."""
+    """Return the frames to encode: the image, and zeros after it, but for a last frame that is known."""
     weight = vae.quant_conv.weight
     image = payload.image_1PHW.to(weight.device, weight.dtype)
     if payload.cache.is_empty:
         return image.unsqueeze(2)
-    return image.new_zeros(*image.shape[:2], payload.num_frames, *image.shape[2:])
+    frames = image.new_zeros(*image.shape[:2], payload.num_frames, *image.shape[2:])
+    if payload.last_1PHW is not None:
+        frames[:, :, -1] = payload.last_1PHW.to(image)
+    return frames
 
 
 def _group_result(
@@ -251,6 +272,7 @@ def _make_condition(vae: Any, payload: ConditionPayload, features: list[torch.Te
         height=latents.shape[3],
         width=latents.shape[4],
         temporal_factor=vae.config.temporal_factor,
+        has_last_frame=payload.last_1PHW is not None,
         device=latents.device,
     )
     return Condition(concat_condition(mask, latents), num_known=0)
