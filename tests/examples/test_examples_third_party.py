@@ -51,7 +51,7 @@ def folder(python, tmp_path_factory):
 
 
 def environment():
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "2"}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
 
 
 def call(python, folder, *arguments, code=0):

@@ -41,7 +41,7 @@ def test_a_good_config_is_valid(config, run, tiny):
         ("limits:\n  max_runing: 2\n", 2, "error: limits.max_runing=2: deploy.yaml, line 2: no such key; allowed:"),
         ("cards:\n  TINY:\n    parameters: {heigth: 16}\n", 2, "line 4: no task of the card has such a parameter;"),
         ("plugins:\n  model.wann:\n", 2, "line 2: no such plugin is installed; allowed:"),
-        ("server: {}\n", 2, "line 1: no such key, and no plugin that is on owns such a section"),
+        ("kiosk: {}\n", 2, "line 1: no such key, and no plugin that is on owns such a section"),
         ("card: nothing-like-it\n", 2, "no such card"),
         ("a: [", 2, "not YAML"),
     ],

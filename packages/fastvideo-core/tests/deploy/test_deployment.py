@@ -44,7 +44,7 @@ class Server(BaseModel):
 
 @hookimpl
 def config_sections():
-    return [ConfigSection("server", "deploy_test_command:Server")]
+    return [ConfigSection("kiosk", "deploy_test_command:Server")]
 
 @hookimpl
 def cli_commands():
@@ -123,9 +123,9 @@ def test_models_can_be_switched_off(installed, deployed):
         ),
         ("plugins:\n  interceptor.test:\n    options:\n      perid: 3\n", 4, "options.perid=3: .*nearest: period"),
         ("plugins:\n  interceptor.test:\n    options: {period: 0}\n", 3, "greater than or equal to 1"),
-        ("sever:\n  port: 1\n", 1, "no plugin that is on owns such a section; .*nearest: server"),
-        ("card: x\nserver:\n  prt: 1\n", 3, "server.prt=1: .*no such key; allowed: port; nearest: port"),
-        ("server:\n  port: many\n", 2, "server.port='many'.*valid integer"),
+        ("kisok:\n  port: 1\n", 1, "no plugin that is on owns such a section; .*nearest: kiosk"),
+        ("card: x\nkiosk:\n  prt: 1\n", 3, "kiosk.prt=1: .*no such key; allowed: port; nearest: port"),
+        ("kiosk:\n  port: many\n", 2, "kiosk.port='many'.*valid integer"),
     ],
 )
 def test_what_plugins_do_not_take_is_told_with_its_line(text, line, why, installed, deployed):
@@ -135,9 +135,9 @@ def test_what_plugins_do_not_take_is_told_with_its_line(text, line, why, install
 
 
 def test_a_section_of_an_owner_is_taken(installed, deployed):
-    assert deployed("server: {port: 80}").resolved.sections == {"server": {"port": 80}}
+    assert deployed("kiosk: {port: 80}").resolved.sections == {"kiosk": {"port": 80}}
     with pytest.raises(ConfigError, match="no plugin that is on owns such a section"):
-        deployed("server: {port: 80}\nplugins: {command.test: {enabled: false}}")
+        deployed("kiosk: {port: 80}\nplugins: {command.test: {enabled: false}}")
 
 
 def test_a_plugin_that_fails_refuses_the_start_or_is_told(installed, deployed):
@@ -209,7 +209,18 @@ def test_the_schema_knows_plugins_and_sections(installed):
     assert json.loads(json.dumps(schema)) == schema
     properties = schema["properties"]
     assert {"model.wan", "interceptor.test"} <= set(properties["plugins"]["properties"])
-    assert properties["server"]["properties"]["port"]["default"] == 8000
+    assert properties["kiosk"]["properties"]["port"]["default"] == 8000
     assert properties["limits"] and re.search("max_running", json.dumps(schema["$defs"]["LimitsConfig"]))
     assert schema["additionalProperties"] is False
     assert "deploy_test_plugin" not in sys.modules
+
+
+def test_a_plugin_whose_cards_fail_refuses_the_start_or_is_told(installed, deployed, tmp_path):
+    with (tmp_path / "deploy_test_command.py").open("a") as file:
+        file.write("\n@hookimpl\ndef model_cards():\n    return ['no card']\n")
+    with pytest.raises(
+        PluginError, match=r"command.test \(deploy-test 1.0\): .*model_cards gave a str; allowed"
+    ):
+        deployed("card: wan-shapes\n")
+    sys.modules.pop("deploy_test_command")
+    assert [plugin.name for plugin in deployed("strict: false\n").extensions.failed] == ["command.test"]

@@ -7,6 +7,7 @@ import sys
 import pytest
 from importlib_metadata import EntryPoint
 
+from fastvideo_core.errors import PluginError
 from fastvideo_core.extend import (
     ENTRY_POINT_GROUP,
     AttentionBackendSpec,
@@ -134,6 +135,25 @@ def test_it_is_on_when_it_is_named_and_nothing_that_it_names_is_imported(availab
     assert list(extensions.observers) == ["watch"]
     assert (list(extensions.samplers), list(extensions.attention_backends)) == (["heun"], ["flash"])
     assert list(extensions.transports) == ["wire"]
+    assert (list(extensions.training_methods), list(extensions.rewards)) == (["nft"], ["judge"])
+    assert extensions.workflow_nodes["KSampler"].implementation == "every_hook_plugin:compile_node"
     commands, _ = collect_commands(extensions.registry)
     assert list(commands) == ["every"]
     assert not Extensions.load(available=available).has_hooks
+
+
+def test_two_nodes_of_one_type_are_told_of(available, tmp_path):
+    (tmp_path / "other_nodes_plugin.py").write_text(
+        "from fastvideo_core.extend import NodeSpec, hookimpl\n"
+        "@hookimpl\ndef workflow_nodes():\n"
+        "    return [NodeSpec('another', 'other_nodes_plugin:compile_node', node_type='KSampler')]\n"
+    )
+    other = EntryPoint(name="workflow.other", value="other_nodes_plugin", group=ENTRY_POINT_GROUP)
+    named = {"interceptor.every": {}, "workflow.other": {}}
+    extensions = Extensions.load(named, available=[*available, other])
+    (failed,) = extensions.failed
+    assert failed.error.startswith("workflow_nodes gave one for the type 'KSampler', as ")
+    assert list(extensions.workflow_nodes) == ["KSampler"]
+    with pytest.raises(PluginError, match="for the type 'KSampler'"):
+        Extensions.load(named, available=[*available, other], strict=True)
+    sys.modules.pop("other_nodes_plugin", None)

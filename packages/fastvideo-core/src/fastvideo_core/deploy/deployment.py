@@ -15,7 +15,7 @@ from fastvideo_core.card import ModelCard
 from fastvideo_core.deploy.config import CardConfig
 from fastvideo_core.deploy.document import Place
 from fastvideo_core.deploy.resolve import Origin, ResolvedConfig
-from fastvideo_core.errors import ConfigError, InputError
+from fastvideo_core.errors import ConfigError, InputError, PluginError
 from fastvideo_core.extend import ConfigSection, PluginRegistry, find_plugins
 from fastvideo_core.extend.collect import collect_specs
 from fastvideo_core.extend.extensions import Extensions, resolve_plugin_ref
@@ -242,7 +242,11 @@ def deploy(resolved: ResolvedConfig) -> Deployment:
     """
     extensions = load_extensions(resolved)
     check_sections(resolved, extensions.registry)
-    return Deployment(resolved, extensions, Catalog(extensions.registry))
+    catalog = Catalog(extensions.registry)
+    # What plugins bring besides hooks, their cards and programs, is looked at by the catalog alone.
+    if resolved.config.strict and catalog.registry.failed:
+        raise PluginError("; ".join(f"{plugin}: {plugin.error}" for plugin in catalog.registry.failed))
+    return Deployment(resolved, replace(extensions, registry=catalog.registry), catalog)
 
 
 def load_extensions(resolved: ResolvedConfig) -> Extensions:

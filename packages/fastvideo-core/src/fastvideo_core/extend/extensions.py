@@ -20,12 +20,15 @@ from fastvideo_core.extend.base import (
     AttentionBackendSpec,
     HookedSpec,
     InterceptorSpec,
+    MethodSpec,
+    NodeSpec,
     ObserverSpec,
     PluginSpec,
+    RewardSpec,
     SamplerSpec,
     TransportSpec,
 )
-from fastvideo_core.extend.collect import collect_specs
+from fastvideo_core.extend.collect import Brought, collect_specs
 from fastvideo_core.extend.plugins import DEFAULT_KINDS, LoadedPlugin, PluginRegistry, load_plugins
 
 __all__ = ["NO_EXTENSIONS", "Enabled", "Extensions", "resolve_plugin_ref"]
@@ -82,6 +85,9 @@ class Extensions:
         samplers: Samplers that plugins bring, by name.
         attention_backends: Attention backends that plugins bring, by name.
         transports: Transports that plugins bring, by name.
+        training_methods: Training methods that plugins bring, by name.
+        rewards: Rewards that plugins bring, by name.
+        workflow_nodes: Node types of workflows that plugins bring, by the type's name in workflow files.
         attention: The attention backend that is chosen; `sdpa` is torch's own.
     """
 
@@ -92,6 +98,9 @@ class Extensions:
     samplers: Mapping[str, SamplerSpec] = field(default_factory=dict)
     attention_backends: Mapping[str, AttentionBackendSpec] = field(default_factory=dict)
     transports: Mapping[str, TransportSpec] = field(default_factory=dict)
+    training_methods: Mapping[str, MethodSpec] = field(default_factory=dict)
+    rewards: Mapping[str, RewardSpec] = field(default_factory=dict)
+    workflow_nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
     attention: str = "sdpa"
 
     @classmethod
@@ -129,6 +138,9 @@ class Extensions:
         samplers, registry = collect_specs(registry, "samplers", SamplerSpec)
         backends, registry = collect_specs(registry, "attention_backends", AttentionBackendSpec, taken=("sdpa",))
         transports, registry = collect_specs(registry, "transports", TransportSpec, taken=("local",))
+        methods, registry = collect_specs(registry, "training_methods", MethodSpec)
+        rewards, registry = collect_specs(registry, "rewards", RewardSpec)
+        nodes, registry = _by_node_type(*collect_specs(registry, "workflow_nodes", NodeSpec))
         if strict and registry.failed:
             raise PluginError("; ".join(f"{plugin}: {plugin.error}" for plugin in registry.failed))
         loaded = {name for name, _ in registry.manager.list_name_plugin()} - {one.name for one in registry.failed}
@@ -142,6 +154,9 @@ class Extensions:
             {name: one.spec for name, one in samplers.items()},
             {name: one.spec for name, one in backends.items()},
             {name: one.spec for name, one in transports.items()},
+            {name: one.spec for name, one in methods.items()},
+            {name: one.spec for name, one in rewards.items()},
+            nodes,
         )
 
     @property
@@ -225,6 +240,21 @@ def _hooked(
         for name, one in found.items()
         if one.plugin in plugins
     }, registry
+
+
+def _by_node_type(
+    found: Mapping[str, Brought[NodeSpec]], registry: PluginRegistry
+) -> tuple[dict[str, NodeSpec], PluginRegistry]:
+    """Return nodes by the type's name in workflow files; of two plugins with one for the same type the second fails."""
+    nodes: dict[str, Brought[NodeSpec]] = {}
+    for one in found.values():
+        if one.spec.node_type in nodes:
+            other = nodes[one.spec.node_type].plugin
+            error = f"workflow_nodes gave one for the type {one.spec.node_type!r}, as {other} does; uninstall one"
+            registry = registry.with_failure(one.plugin, error)
+        else:
+            nodes[one.spec.node_type] = one
+    return {name: one.spec for name, one in sorted(nodes.items())}, registry
 
 
 def _checked(plugin: str, spec: HookedSpec, given: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from fastvideo_core.errors import (
     describe_failure,
 )
 from fastvideo_core.extend import PluginRegistry, load_plugins
+from fastvideo_core.runtime.templates import load_templates, with_templates
 
 __all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog", "read_json"]
 
@@ -43,6 +44,7 @@ class Catalog:
         self._fetch_configs = fetch_configs
         self._registry = registry
         self.cards, self.repositories = self._collect()
+        self.templates, self._registry = load_templates(self._registry)
 
     @classmethod
     def installed(cls) -> Self:
@@ -55,7 +57,7 @@ class Catalog:
         return self._registry
 
     def find(self, name: str) -> ModelCard:
-        """Return the card of a name.
+        """Return the card of a name, with the plugins' program templates that it can run among its tasks.
 
         Args:
             name: Id of an installed card, path of a local folder, or a hub repository `org/name`, with `@revision` if
@@ -65,7 +67,11 @@ class Catalog:
             UnknownCardError: Nothing of that name.
             CardError: What is there is no valid card.
             CheckpointError: The folder or repository holds no checkpoint that an installed family knows.
+            PluginError: A template has the name of a task of the card.
         """
+        return with_templates(self._find(name), self.templates)
+
+    def _find(self, name: str) -> ModelCard:
         if name in self.cards:
             return self.cards[name]
         path = _existing_path(name)
