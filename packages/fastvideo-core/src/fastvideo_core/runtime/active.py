@@ -12,6 +12,7 @@ from typing import Any
 from fastvideo_core.cache import Claim, FeatureHandle
 from fastvideo_core.runtime.durable.base import NodeState
 from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.estimate import RequestEstimate
 from fastvideo_core.runtime.run import GenerationResult, Node, RequestRun
 from fastvideo_core.runtime.scheduler.base import Job, ReadyStep
 
@@ -54,6 +55,7 @@ class Active:
         error: Why it is about to end early, while its latents are saved.
         handles: Shared results that it holds.
         num_lost: Calls of its that ended with the worker.
+        estimate: What it was admitted with.
     """
 
     run: RequestRun
@@ -64,6 +66,7 @@ class Active:
     error: Exception | None = None
     handles: list[FeatureHandle] = field(default_factory=list)
     num_lost: int = 0
+    estimate: RequestEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

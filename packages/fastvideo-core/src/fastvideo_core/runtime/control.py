@@ -25,7 +25,7 @@ from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.offers import Offers
-from fastvideo_core.runtime.run import GenerationResult, HostWork
+from fastvideo_core.runtime.run import GenerationResult, HostWork, Node
 from fastvideo_core.runtime.scheduler.base import Batch, ReadyStep
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sharing import SharedResults
@@ -283,10 +283,19 @@ class ControlPlane:
             self._end(active, active.error, artifacts=value)
             return
         active.run.finish_node(task.node, value)
+        self._refund(active, task.node)
         if active.run.is_complete:
             self._end(active, None)
         else:
             self._start_nodes(active)
+
+    def _refund(self, active: Active, node: Node) -> None:
+        """Let others have what a loop was admitted with and did not take, as an answer that ends early."""
+        expected = None if active.estimate is None else active.estimate.nodes.get(node.node_id)
+        if expected is not None:
+            seconds, blocks = expected.unused(active.run.num_made.get(node.node_id, 0))
+            if seconds or blocks:
+                self._scheduler.refund(active.job, seconds, blocks, time.monotonic())
 
     def _dispatch(self, batch: Batch) -> None:
         wishes = []

@@ -426,6 +426,7 @@ class Engine:
         job = active.job
         job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
         job.cache_blocks, job.remaining_s = estimate.cache_blocks, estimate.seconds
+        active.estimate = estimate
         self._control.accept(active)
 
     def _ended(self, request_id: str, events: EventStream) -> None:

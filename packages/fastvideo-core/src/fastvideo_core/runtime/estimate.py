@@ -13,7 +13,7 @@ from fastvideo_core.program.base import ArtifactNode, ModelLoopNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs
 
-__all__ = ["CostSource", "RequestEstimate", "estimate_request"]
+__all__ = ["CostSource", "NodeEstimate", "RequestEstimate", "estimate_request"]
 
 
 class CostSource(Protocol):
@@ -29,6 +29,28 @@ class CostSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeEstimate:
+    """What one loop of a request will need at the most.
+
+    Attributes:
+        seconds: Predicted device-seconds of all its steps.
+        num_steps: Its steps.
+        cache_blocks: Blocks of each cache.
+    """
+
+    seconds: float
+    num_steps: int
+    cache_blocks: Mapping[str, int]
+
+    def unused(self, num_made: int) -> tuple[float, dict[str, int]]:
+        """Return the seconds, and the whole blocks, that a loop does not take which ends after some steps."""
+        if num_made >= self.num_steps:
+            return 0.0, {}
+        share = 1 - num_made / self.num_steps
+        return share * self.seconds, {name: int(share * count) for name, count in self.cache_blocks.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class RequestEstimate:
     """What a request will need.
 
@@ -38,6 +60,7 @@ class RequestEstimate:
         cache_blocks: Most blocks of each cache.
         seconds: Predicted device-seconds of all steps, each alone in its call.
         num_steps: Steps in all; zero where nothing is known.
+        nodes: What each loop takes of that, by node.
     """
 
     resident_bytes: int = 0
@@ -45,6 +68,7 @@ class RequestEstimate:
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     num_steps: int = 0
+    nodes: Mapping[str, NodeEstimate] = field(default_factory=dict)
 
 
 def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSource) -> RequestEstimate:
@@ -72,7 +96,13 @@ def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSour
         cache_blocks=blocks,
         seconds=sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in steps),
         num_steps=sum(step.num_steps for step in steps),
+        nodes={name: _node(loop, costs) for name, loop in loops.items()},
     )
+
+
+def _node(loop: LoopEstimate, costs: CostSource) -> NodeEstimate:
+    seconds = sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in loop.steps)
+    return NodeEstimate(seconds, sum(step.num_steps for step in loop.steps), loop.cache_blocks)
 
 
 def _is_loop(node: ModelLoopNode | ArtifactNode) -> bool:

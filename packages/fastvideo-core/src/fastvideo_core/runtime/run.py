@@ -164,6 +164,7 @@ class RequestRun:
         scope: What cancels it.
         cancel: What has been cancelled of it.
         loop_runs: Loops in progress, by node.
+        num_made: Steps that loops have made which have ended, by node.
         results: What nodes have given: of a loop its result, or None if it was skipped; of others the artifact.
         started: Nodes that have started.
         events: Its event log.
@@ -183,6 +184,7 @@ class RequestRun:
         self.scope = CancelScope("request", prepared.request.request_id)
         self.cancel = CancelState()
         self.loop_runs: dict[str, LoopRun[Any]] = {}
+        self.num_made: dict[str, int] = {}
         self.results: dict[str, Any] = {}
         self.started: set[str] = set()
         self.events = EventLog(prepared, on_event)
@@ -361,6 +363,7 @@ class RequestRun:
         except (Exception, SystemExit) as error:  # steps are guarded; this is the loop's own code, on the control plane
             raise as_failure(error, f"{scope.path()}: {node.loop}, after {run.num_committed} steps,") from error
         finally:
+            self.num_made[node.node_id] = run.num_committed
             self.loop_runs.pop(node.node_id, None)
 
     def _run_hooks(self, loop_id: str) -> RunHooks | None:

@@ -6,7 +6,7 @@ Every method takes the time. The decisions themselves are the pure functions of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -217,6 +217,15 @@ class Scheduler:
             self._replan_at = now
         if self._log is not None:
             self._log.withdrawn(job_id, now)
+
+    def refund(self, job: Job, seconds: float, blocks: Mapping[str, int], now: float) -> None:
+        """Take back what a job that runs was admitted with and will not need: predicted seconds, blocks of caches."""
+        job.remaining_s = max(0.0, job.remaining_s - seconds)
+        if blocks:
+            job.cache_blocks = {name: count - blocks.get(name, 0) for name, count in job.cache_blocks.items()}
+            self._may_start = bool(self.queued)
+        if self._log is not None:
+            self._log.refunded(job, seconds, blocks, now)
 
     def running_steps(self) -> list[ReadyStep]:
         """Return the steps that are on workers."""

@@ -74,6 +74,10 @@ class DecisionLog:
         """Note the end of a call or a transfer, or that a step is no longer wanted."""
         self.records.append([kind, now, subject, seconds])
 
+    def refunded(self, job: Job, seconds: float, blocks: Mapping[str, int], now: float) -> None:
+        """Note that a job needs less than it was admitted with."""
+        self.records.append(["refund", now, [job.job_id, seconds, dict(blocks)]])
+
     def withdrawn(self, job_id: str, now: float) -> None:
         """Note that a job has ended."""
         self.records.append(["withdraw", now, job_id])
@@ -121,6 +125,9 @@ class _Replay:
             step = ReadyStep(self.jobs[subject["job"]], **{name: subject[name] for name in _STEP_FIELDS})
             self.steps.append(step)
             getattr(scheduler, kind)(step, now)
+        elif kind == "refund":
+            job_id, seconds, blocks = subject
+            scheduler.refund(self.jobs[job_id], seconds, blocks, now)
         elif kind == "withdraw":
             scheduler.withdraw(subject, now)
         elif kind == "retract":
