@@ -218,9 +218,7 @@ def test_the_schema_knows_plugins_and_sections(installed):
 def test_a_plugin_whose_cards_fail_refuses_the_start_or_is_told(installed, deployed, tmp_path):
     with (tmp_path / "deploy_test_command.py").open("a") as file:
         file.write("\n@hookimpl\ndef model_cards():\n    return ['no card']\n")
-    with pytest.raises(
-        PluginError, match=r"command.test \(deploy-test 1.0\): .*model_cards gave a str; allowed"
-    ):
+    with pytest.raises(PluginError, match=r"command.test \(deploy-test 1.0\): .*model_cards gave a str; allowed"):
         deployed("card: wan-shapes\n")
     sys.modules.pop("deploy_test_command")
     assert [plugin.name for plugin in deployed("strict: false\n").extensions.failed] == ["command.test"]
