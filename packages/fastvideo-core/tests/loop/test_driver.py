@@ -79,9 +79,10 @@ class SumLoop:
 class Context:
     """Runs steps at once, and notes what the driver did."""
 
-    def __init__(self, events=(), before_step=lambda plan: None):
+    def __init__(self, events=(), before_step=lambda plan: None, arriving=None):
         self.log = []
         self.events = list(events)
+        self.arriving = dict(arriving or {})
         self.before_step = before_step
 
     async def execute(self, plan):
@@ -91,9 +92,21 @@ class Context:
         total = total + number
         return StepResult(total, is_finite=bool(torch.isfinite(total).all()))
 
+    def boundary(self, run):
+        event = self.arriving.pop(run.num_committed, None)
+        return None if event is None else self.bring(run, event)
+
+    async def bring(self, run, event):
+        self.log.append(f"brought {event}")
+        run.apply(event)
+
     async def wait(self, wait):
+        """Wait until the next event is there, which the next boundary brings; None is the time."""
         self.log.append(wait.reason)
-        return self.events.pop(0)
+        event = self.events.pop(0)
+        if event is not None:
+            self.arriving[0] = event
+        return event is None
 
     def committed(self, run, plan, result):
         self.log.append(f"committed {run.num_committed}")
@@ -115,7 +128,21 @@ def test_a_wait_ends_with_an_event_which_is_applied():
     run, context = start(1.0, is_waiting=True), Context(events=[5.0])
     result = asyncio.run(drive(run, context))
     assert result.outputs["total"].tolist() == [6]
-    assert context.log == ["input", "step", "committed 1", "step", "committed 2"]
+    assert context.log == ["input", "brought 5.0", "step", "committed 1", "step", "committed 2"]
+
+
+def test_an_event_from_outside_is_applied_between_two_steps():
+    run, context = start(1.0, 2.0), Context(arriving={1: 5.0})
+    result = asyncio.run(drive(run, context))
+    assert result.outputs["total"].tolist() == [8]
+    assert context.log == ["step", "committed 1", "brought 5.0", "step", "committed 2", "step", "committed 3"]
+
+
+def test_when_its_time_has_come_the_loop_is_told():
+    run, context = start(is_waiting=True), Context(events=[None])
+    with pytest.raises(InputError, match="event=None: takes numbers"):
+        asyncio.run(drive(run, context))
+    assert context.log == ["input"]
 
 
 def test_an_event_that_a_loop_does_not_take_changes_nothing():

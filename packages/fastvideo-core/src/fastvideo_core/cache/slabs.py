@@ -152,6 +152,19 @@ class SlabTable:
         ]
         return tuple(sorted(found, key=lambda slab: slab.chunk))
 
+    def reserved(self, expert: str = "", branch: str = "") -> Slab:
+        """Return the slab of one expert and branch that was reserved and not committed yet.
+
+        A state holds no slab besides its table: what is read back would be another one.
+
+        Raises:
+            ExecutionError: There is none.
+        """
+        for slab in self.slabs:
+            if not slab.is_valid and (slab.key.expert, slab.key.branch) == (expert, branch):
+                return slab
+        raise ExecutionError(f"no slab of cache {self.cache!r} is reserved for {expert!r}, {branch!r}")
+
     def slide(self, expert: str = "", branch: str = "", *, num_sink: int = 0, num_recent: int) -> int:
         """Let go the valid slabs of one expert and branch but the sink and the last ones.
 

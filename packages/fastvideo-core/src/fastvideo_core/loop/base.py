@@ -158,6 +158,7 @@ class LoopEstimate:
         peak_bytes: Most bytes that one step, alone in its call, allocates on top of that.
         result_bytes: Bytes that it hands on, which stay while loops after it run.
         cache_blocks: Most blocks of each cache.
+        chunk_blocks: Blocks of each cache that one more chunk of a stream's past takes, where it is kept.
     """
 
     steps: tuple[StepEstimate, ...]
@@ -165,6 +166,7 @@ class LoopEstimate:
     peak_bytes: int = 0
     result_bytes: int = 0
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
+    chunk_blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class Loop(Protocol[StateT]):
         ...
 
     def apply(self, state: StateT, event: Any) -> StateT:
-        """Fold an outside event in, at a step boundary only; None says that the time is over that was waited for.
+        """Fold an outside event in, at a step boundary only; None says that the time has come that was waited for.
 
         Besides what a session sends, `OutOfMemory` may come; a loop that can go on with less memory changes its state
         so that `next` asks for less.

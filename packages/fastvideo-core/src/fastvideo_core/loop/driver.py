@@ -28,8 +28,15 @@ class DriverContext(Protocol):
         """Admit, batch, place and run one step."""
         ...
 
-    def wait(self, wait: Wait) -> Awaitable[Any]:
-        """Return the outside event that ends a wait; None says that the time is over."""
+    def boundary(self, run: LoopRun[Any]) -> Awaitable[None] | None:
+        """Apply what has come from outside since the last step; called between any two steps, and before the first.
+
+        What it returns is awaited: it may hold the loop there, or end it. None holds nothing.
+        """
+        ...
+
+    def wait(self, wait: Wait) -> Awaitable[bool]:
+        """Return when a wait may be over: true if its time has come, false if something has come from outside."""
         ...
 
     def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
@@ -122,11 +129,15 @@ async def drive(run: LoopRun[Any], ctx: DriverContext) -> LoopResult:
         OutOfMemoryError: A step found no memory, and the loop cannot go on with less.
     """
     while True:
+        held = ctx.boundary(run)
+        if held is not None:
+            await held
         plan = run.plan()
         if isinstance(plan, Done):
             return run.result()
         if isinstance(plan, Wait):
-            run.apply(await ctx.wait(plan))
+            if await ctx.wait(plan):
+                run.apply(None)
             continue
         try:
             result = await ctx.execute(plan)

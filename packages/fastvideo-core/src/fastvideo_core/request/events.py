@@ -1,4 +1,4 @@
-"""What a request tells while it runs: one ordered stream of typed events.
+"""What a request, or a session, tells while it runs: one ordered stream of typed events.
 
 An invalid combination cannot be built: a media chunk always knows its stream, its place in time and whether it is a
 preview; a failure always has its reason.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
+
+from fastvideo_core.request import session_events
+from fastvideo_core.request.event_base import EventBase
 
 __all__ = [
     "ArtifactCreated",
@@ -28,17 +31,7 @@ __all__ = [
 ]
 
 
-class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    request_id: str
-    sequence: int = Field(ge=0)
-    """Position in the request's stream, from 0, without gaps."""
-    time_s: float
-    """Wall-clock time, seconds since the epoch."""
-
-
-class RequestAccepted(_Event):
+class RequestAccepted(EventBase):
     """The request is valid and queued; its parameters are resolved."""
 
     type: Literal["request.accepted"] = "request.accepted"
@@ -47,20 +40,20 @@ class RequestAccepted(_Event):
     parameters: dict[str, Any]
 
 
-class RequestWarning(_Event):
+class RequestWarning(EventBase):
     """Something is allowed and yet will not give what was asked for."""
 
     type: Literal["request.warning"] = "request.warning"
     message: str
 
 
-class RequestStarted(_Event):
+class RequestStarted(EventBase):
     """The first step is about to run."""
 
     type: Literal["request.started"] = "request.started"
 
 
-class RequestProgress(_Event):
+class RequestProgress(EventBase):
     """A step was committed."""
 
     type: Literal["request.progress"] = "request.progress"
@@ -71,7 +64,7 @@ class RequestProgress(_Event):
     remaining_s: float | None = Field(default=None, ge=0)
 
 
-class RequestCompleted(_Event):
+class RequestCompleted(EventBase):
     """All artifacts are there; nothing follows."""
 
     type: Literal["request.completed"] = "request.completed"
@@ -79,7 +72,7 @@ class RequestCompleted(_Event):
     duration_s: float
 
 
-class RequestFailed(_Event):
+class RequestFailed(EventBase):
     """The request ended with an error; nothing follows."""
 
     type: Literal["request.failed"] = "request.failed"
@@ -87,14 +80,14 @@ class RequestFailed(_Event):
     message: str
 
 
-class RequestCancelled(_Event):
+class RequestCancelled(EventBase):
     """The request was cancelled; nothing follows."""
 
     type: Literal["request.cancelled"] = "request.cancelled"
     reason: str
 
 
-class ArtifactCreated(_Event):
+class ArtifactCreated(EventBase):
     """An artifact is ready."""
 
     type: Literal["artifact.created"] = "artifact.created"
@@ -102,7 +95,7 @@ class ArtifactCreated(_Event):
     kind: str
 
 
-class MediaInit(_Event):
+class MediaInit(EventBase):
     """A media stream begins."""
 
     type: Literal["media.init"] = "media.init"
@@ -113,7 +106,7 @@ class MediaInit(_Event):
     fps: float = Field(gt=0)
 
 
-class MediaChunk(_Event):
+class MediaChunk(EventBase):
     """Part of a media stream."""
 
     type: Literal["media.chunk"] = "media.chunk"
@@ -132,7 +125,7 @@ class MediaChunk(_Event):
         return self
 
 
-class MediaComplete(_Event):
+class MediaComplete(EventBase):
     """A media stream ends."""
 
     type: Literal["media.complete"] = "media.complete"
@@ -140,7 +133,7 @@ class MediaComplete(_Event):
     num_chunks: int = Field(ge=0)
 
 
-class TextDelta(_Event):
+class TextDelta(EventBase):
     """Text that a model has gone on to write."""
 
     type: Literal["text.delta"] = "text.delta"
@@ -162,6 +155,16 @@ Event = Annotated[
     | MediaInit
     | MediaChunk
     | MediaComplete
+    | session_events.SessionCreated
+    | session_events.SessionPushed
+    | session_events.SessionRefused
+    | session_events.SessionHeld
+    | session_events.SessionResumed
+    | session_events.SessionSuspended
+    | session_events.SessionForked
+    | session_events.SessionChunk
+    | session_events.SessionEnded
+    | session_events.SessionFailed
     | TextDelta,
     Field(discriminator="type"),
 ]

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastvideo_core.cache import Claim, FeatureHandle
 from fastvideo_core.runtime.durable.base import NodeState
-from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.estimate import RequestEstimate
+from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.run import GenerationResult, Node, RequestRun
 from fastvideo_core.runtime.scheduler.base import Job, ReadyStep
 
@@ -29,6 +29,7 @@ class Task:
         coroutine: What runs; None once it has ended.
         step: What it has asked for and not been given.
         is_in_flight: Whether that is on a worker.
+        is_waiting: Whether it waits for something from outside, or for a time.
         timer: What ends its wait for a time.
         claim: Its claim to a shared result that it makes or waits for.
     """
@@ -38,8 +39,31 @@ class Task:
     coroutine: Coroutine[Any, Any, Any] | None
     step: ReadyStep | None = None
     is_in_flight: bool = False
+    is_waiting: bool = False
     timer: asyncio.TimerHandle | None = None
     claim: Claim | None = None
+
+    def asked_nothing(self) -> None:
+        """Forget what it has asked for, as it is given that, or something else."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.step, self.is_waiting, self.timer = None, False, None
+
+    def drop_claim(self) -> None:
+        """Let whoever waits for the result that it was to make look elsewhere."""
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.abandon()
+
+    def close(self) -> ReadyStep | None:
+        """End it, and return the step that nobody wants any more."""
+        coroutine, self.coroutine = self.coroutine, None
+        if coroutine is not None:
+            coroutine.close()
+        self.drop_claim()
+        step = self.step
+        self.asked_nothing()
+        return step
 
 
 @dataclass(slots=True, eq=False)

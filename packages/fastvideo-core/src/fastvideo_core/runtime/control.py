@@ -21,6 +21,7 @@ from fastvideo_core.loop.work import StepResult, Wait, WorkKind, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.runtime.active import Active, Rebuilt, Reports, Task
 from fastvideo_core.runtime.compile_cache import CompileCache
+from fastvideo_core.runtime.control_thread import ControlThread
 from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
@@ -39,7 +40,7 @@ _TRANSFERS = frozenset({WorkKind.TRANSFER, WorkKind.CACHE_IO})
 """Kinds that use a link and not the device, so that they run beside its steps."""
 
 
-class ControlPlane:
+class ControlPlane(ControlThread):
     """Runs requests on one resident model.
 
     Args:
@@ -83,45 +84,13 @@ class ControlPlane:
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
         self._reports = Reports(self._ill_reported)
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(self._broken)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fastvideo-control", daemon=True)
-        self._thread.start()
-        self._device = DevicePlane(len(scheduler.workers), self._notify)
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller is on the control plane's thread."""
-        return threading.current_thread() is self._thread
+        super().__init__(self._broken)
+        self._device = DevicePlane(len(scheduler.workers), self.notify)
 
     @property
     def is_healthy(self) -> bool:
         """Whether requests are being worked on: no fault of the control plane, no device lost, no worker gone."""
         return self._thread.is_alive() and self._device.is_alive and not (self._is_lost or self._has_failed)
-
-    def responds(self, timeout_s: float) -> bool:
-        """Say whether the control plane's thread gets round to something within a time; from any other thread."""
-        answered = threading.Event()
-        try:
-            self._loop.call_soon_threadsafe(answered.set)
-        except RuntimeError:  # it has stopped
-            return False
-        return answered.wait(timeout_s)
-
-    def call(self, function: Callable[[], _T]) -> _T:
-        """Run a function on the control plane's thread, and return what it returns; from any thread."""
-        if self.is_own_thread:
-            return function()
-        answer: Future[_T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - whoever called gets it
-                answer.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return answer.result()
 
     def exclusively(self, function: Callable[[], _T]) -> _T:
         """Run a function on the device plane while no step runs, and return what it returns; from any other thread.
@@ -163,8 +132,9 @@ class ControlPlane:
             self._start_jobs(now)  # of a burst, nobody has looked yet at those that came first
         self._scheduler.submit(active.job, now)
         self._actives[run.request_id] = active
-        run.later = partial(self._reports.add, active)
-        run.cancel.listen(lambda: self._notify(partial(self._cancelled, active)))
+        if run.outside is None:
+            run.later = partial(self._reports.add, active)
+        run.cancel.listen(lambda: self.notify(partial(self._cancelled, active)))
         run.accepted()
         self._cancelled(active)  # it may have been, before anybody listened
         self._loop.call_soon(self._pump)
@@ -175,9 +145,7 @@ class ControlPlane:
         self.call(lambda: self._tell_when_idle(empty.set))
         empty.wait()
         self._device.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self.stop()
         self._instance = None
 
     def _tell_when_idle(self, tell: Callable[[], None]) -> None:
@@ -185,10 +153,6 @@ class ControlPlane:
             self._idle.append(tell)
         else:
             tell()
-
-    def _notify(self, function: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the control plane has stopped, so nobody waits
-            self._loop.call_soon_threadsafe(function)
 
     def _pump(self) -> None:
         """Give every idle worker something to do; then there is time to report what has been done."""
@@ -223,7 +187,7 @@ class ControlPlane:
         """Send an answer into a node's coroutine, and take its next wish or its end."""
         if task.coroutine is None:
             return  # its request has ended meanwhile
-        task.step = None
+        task.asked_nothing()
         try:
             wish = task.coroutine.send(value) if error is None else task.coroutine.throw(error)
         except StopIteration as stop:
@@ -240,9 +204,9 @@ class ControlPlane:
     def _take(self, task: Task, wish: WorkPlan[Any] | HostWork | Wait) -> None:
         """Offer a step to the scheduler, or set a timer."""
         if isinstance(wish, Wait):
-            assert wish.until_s is not None, "a session's waits are refused where they are asked for"
-            delay_s = max(0.0, wish.until_s - time.monotonic())
-            task.timer = self._loop.call_later(delay_s, self._wake, task)
+            task.is_waiting = True
+            if wish.until_s is not None:
+                task.timer = self._loop.call_later(max(0.0, wish.until_s - time.monotonic()), self._wake, task, True)
             return
         if isinstance(wish, WorkPlan) and wish.cache.result_key is not None:
             task.claim = self._shared.ask(
@@ -269,9 +233,14 @@ class ControlPlane:
         # Not at once: this may be called while another request's results are handed out.
         self._loop.call_soon(self._wake, task, result)
 
+    def wake(self, active: Active) -> None:
+        """Let a session that waits look at what has come from outside; any other will at its next boundary."""
+        for task in [task for task in active.tasks if task.is_waiting]:
+            self._wake(task, False)
+
     def _wake(self, task: Task, value: Any = None) -> None:
         """Go on with a node whose time has come, or to which another request's result is given."""
-        task.claim = task.timer = None
+        task.claim = None
         self._resume(task, value)
         self._pump()
 
@@ -351,24 +320,23 @@ class ControlPlane:
             step.handle = None  # the plan holds the tensors that the step read
             active = task.active
             if isinstance(one, BaseException):
-                self._drop_claim(task)
+                task.drop_claim()
                 self._resume(task, error=one)
                 continue
             if task.claim is not None and task.coroutine is not None and one.is_finite is not False:
                 active.handles.append(self._shared.fill(task.claim, one))
                 task.claim = None
+            if active.run.outside is not None:
+                active.run.outside.ran(step.seconds)
             self._resume(task, one)
             if self._on_committed is not None and active.run.request_id in self._actives:
                 self._on_committed(active, share_s)
 
-    def _drop_claim(self, task: Task) -> None:
-        claim, task.claim = task.claim, None
-        if claim is not None:
-            claim.abandon()
-
     def _keep(self, active: Active) -> None:
         """Let the states of a request that is being cancelled be saved, so that it can be taken up again."""
-        if self._on_cancelled is not None and active.run.request_id in self._actives:
+        if active.run.outside is not None:
+            active.run.outside.park(active.run.snapshot())
+        elif self._on_cancelled is not None and active.run.request_id in self._actives:
             self._on_cancelled(active)
 
     def _cancelled(self, active: Active) -> None:
@@ -408,15 +376,9 @@ class ControlPlane:
 
     def _close_tasks(self, active: Active) -> None:
         for task in active.tasks:
-            coroutine, task.coroutine = task.coroutine, None
-            if coroutine is not None:
-                coroutine.close()
-            self._drop_claim(task)
-            if task.timer is not None:
-                task.timer.cancel()
-            if task.step is not None:
-                self._scheduler.retract(task.step, time.monotonic())
-                task.step = None
+            step = task.close()
+            if step is not None:
+                self._scheduler.retract(step, time.monotonic())
         active.tasks.clear()
 
     def _end(self, active: Active, error: Exception | None, artifacts: dict[str, Artifact] | None = None) -> None:
@@ -474,6 +436,8 @@ class ControlPlane:
             active.num_lost += 1
             if active.num_lost > 1 or self._rebuild is None:
                 self._end(active, error)
+        for active in [one for one in self._actives.values() if one.run.outside is not None]:
+            self._end(active, error)  # from its beginning, a stream would be made twice
         if self._is_lost or self._rebuild is None:
             return
         self._is_lost = True

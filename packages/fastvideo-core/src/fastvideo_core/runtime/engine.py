@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,13 +16,13 @@ from fastvideo_core.card import ModelCard
 from fastvideo_core.cost import CostModel
 from fastvideo_core.errors import ExecutionError, InputError, InputWarning, ResourceError
 from fastvideo_core.extend.extensions import Extensions
-from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request.base import Request
 from fastvideo_core.request.build import build_request
+from fastvideo_core.runtime.accept import check_fits, make_job
 from fastvideo_core.runtime.active import Active, Rebuilt
 from fastvideo_core.runtime.attention import choose_attention
 from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
-from fastvideo_core.runtime.compile_cache import CompileCache, CompileOptions
+from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.estimate import estimate_request
@@ -34,42 +33,20 @@ from fastvideo_core.runtime.host import check_request
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.offers import Offers
+from fastvideo_core.runtime.options import RuntimeOptions
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
 from fastvideo_core.runtime.samplers import load_samplers, with_samplers
-from fastvideo_core.runtime.scheduler.base import Job, Limits, SchedulerConfig, WorkerSlot
+from fastvideo_core.runtime.scheduler.base import Limits, WorkerSlot
 from fastvideo_core.runtime.scheduler.core import Scheduler
-from fastvideo_core.runtime.scheduler.log import DecisionLog
+from fastvideo_core.runtime.sessions import ParkedState, Session, SessionOptions
+from fastvideo_core.runtime.sessions.host import EngineParts, SessionHost, stream_task
 from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.sleep import SleepMode
 from fastvideo_core.runtime.steps import Tap
 from fastvideo_core.runtime.weights.memory import measured_limit
 
 __all__ = ["DEFAULT_CARD", "Engine", "RequestHandle", "RuntimeOptions"]
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeOptions:
-    """How an engine runs requests.
-
-    Attributes:
-        scheduler: Settings of the scheduler.
-        num_workers: Threads that run steps; more than one pays where single steps leave the device idle.
-        workers: Which steps each of them takes, in place of their number; empty if all take everything.
-        memory_bytes: Bytes for all requests together, besides the weights; None takes what is available at the start,
-            less a tenth.
-        costs_file: File that the cost model's calibrations are read from and written to; None keeps them in memory.
-        log: Where the scheduler's decisions are written for a replay.
-        compiling: What is compiled or captured, as far as the card allows it; by default nothing on a CPU.
-    """
-
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    num_workers: int = 1
-    workers: tuple[WorkerSlot, ...] = ()
-    memory_bytes: int | None = None
-    costs_file: Path | None = None
-    log: DecisionLog | None = None
-    compiling: CompileOptions = field(default_factory=CompileOptions)
 
 
 class Engine:
@@ -107,7 +84,7 @@ class Engine:
         self._instance: ModelInstance | None = instance
         self._costs_file = chosen.costs_file
         self.costs = CostModel.for_device(str(instance.device), chosen.costs_file)
-        self.caches = CachePools(instance.card)
+        self.caches = CachePools(instance.card, budgets=chosen.caches)
         offers = Offers(instance.card, self.costs)
         scheduler = Scheduler(
             config,
@@ -138,6 +115,8 @@ class Engine:
             on_cancelled=None if store is None else self._keep,
             rebuild=None if reload is None else self._rebuild,
         )
+        parts = EngineParts(lambda: self.instance, self._control, scheduler, self.caches, self.costs)
+        self._sessions = SessionHost(parts, chosen.sessions)
 
     @classmethod
     def open(
@@ -316,6 +295,48 @@ class Engine:
         """Take up a request of the store where its last checkpoint was; see `submit`."""
         return self._accept(saved.prepared, on_event, saved=saved)
 
+    def session(
+        self,
+        prompt: str,
+        *,
+        task: str | None = None,
+        image: Any = None,
+        exact: bool = False,
+        options: SessionOptions | None = None,
+        parked: ParkedState | None = None,
+        session_id: str | None = None,
+        latency_class: str = "interactive",
+        **parameters: Any,
+    ) -> Session:
+        """Begin a stream that can be steered while it runs; it needs a card with a task that makes streams.
+
+        Args:
+            prompt: What to show first.
+            task: The card's task; None takes the first that makes streams.
+            image: For tasks that take one; see `generate`.
+            exact: Whether to follow the reference's order of operations to the bit.
+            options: How it runs; None takes the defaults.
+            parked: A snapshot, or the state of a session elsewhere, to go on from in place of the beginning.
+            session_id: Its name; None makes one up.
+            latency_class: How urgent its chunks are.
+            **parameters: Parameters of the task; those left out are resolved from the card.
+
+        Raises:
+            InputError: Something given is not allowed.
+            SessionLimitError: As many sessions as are allowed are there.
+            ResourceError: The engine is closed, or there could never be a place for it.
+        """
+        request = self.make_request(
+            prompt, task=task or stream_task(self.card, has_image=image is not None), image=image, exact=exact,
+            parameters=parameters, request_id=session_id, latency_class=latency_class,
+        )  # fmt: skip
+        return self._sessions.open(prepare_request(self.card, request), options or SessionOptions(), parked=parked)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The sessions that have not ended."""
+        return self._sessions.sessions
+
     def sleep(self, components: Sequence[str], mode: SleepMode | None = None) -> int:
         """Take components' weights off the device between two steps; see `ModelInstance.sleep`.
 
@@ -358,6 +379,7 @@ class Engine:
         """
         if self._control.is_own_thread:
             raise ExecutionError("an event's callback cannot close the engine that calls it; close it elsewhere")
+        self._sessions.close()
         with self._lock:
             if self._instance is None:
                 return
@@ -390,12 +412,12 @@ class Engine:
         events = EventStream()
         with self._lock:
             instance = self.instance
-            _check_fits(prepared, instance)
+            check_fits(prepared, instance)
             if request_id in self._open:
                 raise InputError("a request of this id is running", field="request_id", value=request_id)
             warned = () if saved is not None else check_request(prepared, instance.view)
-            run = RequestRun(prepared, instance, Publisher(events, on_event), warnings=warned)
-            active = Active(run, _job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
+            run = RequestRun(prepared, instance, Publisher(events, on_event), warnings=warned, slabs=self.caches.slabs)
+            active = Active(run, make_job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
             self._open[request_id] = active
         try:
             self._admit(active, instance, saved, note)
@@ -437,7 +459,7 @@ class Engine:
     def _committed(self, active: Active, seconds: float) -> None:
         """Save a request's states when the compute since the last time is worth it."""
         assert self._store is not None, "without a store nobody calls this"
-        if self._store.is_due(active.run.request_id, seconds):
+        if active.run.outside is None and self._store.is_due(active.run.request_id, seconds):
             self._keep(active)
 
     def _keep(self, active: Active) -> None:
@@ -458,31 +480,3 @@ class Engine:
             if self._instance is not None:
                 self._instance = instance
         return Rebuilt(instance, nodes)
-
-
-def _job(prepared: PreparedRequest, config: SchedulerConfig) -> Job:
-    """Return the scheduler's view of a request, its needs not yet known.
-
-    Raises:
-        InputError: Its latency class is not one of the engine's.
-    """
-    request, now = prepared.request, time.monotonic()
-    latency_class = config.classes.get(request.latency_class)
-    if latency_class is None:
-        raise InputError(
-            "no such class", field="latency_class", value=request.latency_class, allowed=", ".join(config.classes)
-        )
-    deadline_at = None if request.deadline_s is None else now + request.deadline_s
-    return Job(request.request_id, latency_class, now, deadline_at=deadline_at)
-
-
-def _check_fits(prepared: PreparedRequest, instance: ModelInstance) -> None:
-    """Refuse a request of another card, or one whose loops need what is not loaded, before any step is made."""
-    if prepared.card is not instance.card and prepared.card != instance.card:
-        raise InputError(
-            "the request was prepared for another card", field="card", value=prepared.card.model_id,
-            allowed=instance.card.model_id,
-        )  # fmt: skip
-    for node in prepared.nodes:
-        if isinstance(node, ModelLoopNode):
-            instance.loop(node.loop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -58,6 +59,7 @@ class RequestEstimate:
         resident_bytes: Most bytes between two steps: of the loops that run at a time, and of the results kept by then.
         peak_bytes: Most bytes that one step, alone in its call, takes on top.
         cache_blocks: Most blocks of each cache.
+        chunk_blocks: Blocks of each cache that one more chunk of a stream's past takes.
         seconds: Predicted device-seconds of all steps, each alone in its call.
         num_steps: Steps in all; zero where nothing is known.
         nodes: What each loop takes of that, by node.
@@ -66,6 +68,7 @@ class RequestEstimate:
     resident_bytes: int = 0
     peak_bytes: int = 0
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
+    chunk_blocks: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     num_steps: int = 0
     nodes: Mapping[str, NodeEstimate] = field(default_factory=dict)
@@ -83,17 +86,19 @@ def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSour
     loops = {node.node_id: _estimate(node, prepared, view) for node in prepared.nodes if _is_loop(node)}
     depths = _depths(prepared)
     resident: dict[int, int] = {}
-    blocks: dict[str, int] = {}
+    blocks: Counter[str] = Counter()
+    chunk_blocks: Counter[str] = Counter()
     for node_id, loop in loops.items():
         resident[depths[node_id]] = resident.get(depths[node_id], 0) + loop.resident_bytes
-        for name, count in loop.cache_blocks.items():
-            blocks[name] = blocks.get(name, 0) + count
+        blocks.update(loop.cache_blocks)
+        chunk_blocks.update(loop.chunk_blocks)
     kept = sum(loop.result_bytes for loop in loops.values())
     steps = [step for loop in loops.values() for step in loop.steps]
     return RequestEstimate(
         resident_bytes=kept + max(resident.values(), default=0),
         peak_bytes=max((loop.peak_bytes for loop in loops.values()), default=0),
         cache_blocks=blocks,
+        chunk_blocks=chunk_blocks,
         seconds=sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in steps),
         num_steps=sum(step.num_steps for step in steps),
         nodes={name: _node(loop, costs) for name, loop in loops.items()},

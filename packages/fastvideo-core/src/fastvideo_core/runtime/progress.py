@@ -92,6 +92,11 @@ class Progress:
         self._log = log
         self._started_at: float | None = None
 
+    @property
+    def num_chunks(self) -> dict[str, int]:
+        """How many chunks have come out, by stream."""
+        return dict(self._num_chunks)
+
     def started(self) -> None:
         """Note the first step."""
         if self._started_at is None:

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from fastvideo_core.cache import CachePools, SlabPool
 from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult
+from fastvideo_core.loop.chunks import attach_slabs
 from fastvideo_core.loop.driver import LoopRun, drive
 from fastvideo_core.loop.hooks import RunHooks
 from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
@@ -27,7 +29,7 @@ from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs, plugin_options
 from fastvideo_core.runtime.progress import EventLog, Progress
 
-__all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "RequestRun", "make_generator"]
+__all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "Outside", "RequestRun", "make_generator"]
 
 Node = ModelLoopNode | ArtifactNode
 
@@ -112,6 +114,38 @@ class _Asked:
         return (yield self._wish)
 
 
+class Outside(Protocol):
+    """A session, as the request that makes its stream sees it; everything is called on the control plane.
+
+    Attributes:
+        events: The session's event log.
+        progress: What becomes of committed steps.
+    """
+
+    events: EventLog
+    progress: Progress
+
+    def boundary(self, run: LoopRun[Any], context: NodeContext) -> Awaitable[None] | None:
+        """Look at a step boundary of one of its loops; see `DriverContext.boundary`.
+
+        Raises:
+            CancelledError: The stream is to end here, or to go on elsewhere.
+        """
+        ...
+
+    def wait(self, wait: Wait, context: NodeContext) -> Awaitable[bool]:
+        """Let one of its loops wait; see `DriverContext.wait`."""
+        ...
+
+    def ran(self, seconds: float) -> None:
+        """Take note that a step has run that was predicted to take so many seconds alone."""
+        ...
+
+    def park(self, nodes: Mapping[str, NodeState]) -> None:
+        """Take what there is of the stream, as it ends before its time."""
+        ...
+
+
 class NodeContext:
     """What the driver of one node is given: its wishes go to the control plane, which sends the answers back.
 
@@ -131,14 +165,25 @@ class NodeContext:
         self._run.progress.started()
         return _Asked(plan)
 
-    def wait(self, wait: Wait) -> _Asked:
-        """Ask to be woken.
+    def boundary(self, run: LoopRun[Any]) -> Awaitable[None] | None:
+        """Let a session apply what has come from outside, and hold or end its loop."""
+        outside = self._run.outside
+        return None if outside is None else outside.boundary(run, self)
+
+    def wait(self, wait: Wait) -> Awaitable[bool]:
+        """Ask to be woken: at a time, or in a session when something has come from outside.
 
         Raises:
             ExecutionError: It waits for what only a session has.
         """
+        if self._run.outside is not None:
+            return self._run.outside.wait(wait, self)
         if wait.until_s is None:
             raise ExecutionError(f"{self._scope.path()}: the loop waits for its {wait.reason}; only a session has one")
+        return self.ask(wait)
+
+    def ask(self, wait: Wait) -> Awaitable[bool]:
+        """Ask the control plane to be woken, as `wait`."""
         return _Asked(wait)
 
     def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
@@ -158,6 +203,8 @@ class RequestRun:
         on_event: Given, in order and on the control plane, functions that build the events; it must neither block nor
             raise.
         warnings: What its result is to carry, and its events to say, once it is accepted.
+        slabs: Pools of slabs by name; None gives it pools of its own.
+        outside: The session whose stream it makes; its events and progress are the session's then.
 
     Attributes:
         later: Calls what it is given, in order, before the request ends; at once unless a control plane has set it.
@@ -178,7 +225,10 @@ class RequestRun:
         on_event: Callable[[Any], None],
         *,
         warnings: tuple[str, ...] = (),
+        slabs: Mapping[str, SlabPool] | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        self.outside = outside
         self.later: Callable[[Callable[[], None]], None] = _at_once
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
@@ -187,8 +237,9 @@ class RequestRun:
         self.num_made: dict[str, int] = {}
         self.results: dict[str, Any] = {}
         self.started: set[str] = set()
-        self.events = EventLog(prepared, on_event)
-        self.progress = Progress(prepared, self.events)
+        self.events = EventLog(prepared, on_event) if outside is None else outside.events
+        self.progress = Progress(prepared, self.events) if outside is None else outside.progress
+        self._slabs = dict(CachePools(prepared.card).slabs if slabs is None else slabs)
         self._instance: ModelInstance | None = instance
         self._warnings = warnings
         self._accepted_at = time.monotonic()
@@ -343,9 +394,11 @@ class RequestRun:
         if saved is None:
             request = self._loop_request(node, scope)
             where = f"{scope.path()}: the start of {node.loop}"
-            state = await self.on_device(lambda: loop.init(request, LoopContext(make_generator)), where)
+            state = await self.on_device(lambda: loop.init(request, LoopContext(make_generator, self._slabs)), where)
             saved = RunningNode(node.loop, state, 0)
             del state
+        else:
+            attach_slabs(saved.state, self._slabs)
         run: LoopRun[Any] = LoopRun(
             loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id, hooks=self._run_hooks(node.loop)
         )
@@ -425,6 +478,7 @@ class RequestRun:
             cancel_scope=scope,
             profile="rollout" if request.outputs.capture_behavior else "serve",
             is_exact=request.exact,
+            is_session=self.outside is not None,
         )
 
 

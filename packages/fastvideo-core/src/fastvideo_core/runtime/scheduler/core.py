@@ -218,6 +218,15 @@ class Scheduler:
         if self._log is not None:
             self._log.withdrawn(job_id, now)
 
+    def renew(self, job: Job, deadline_at: float | None, remaining_s: float, now: float) -> None:
+        """Give a job that has started the deadline and the work of a stream's next chunk, as if it came now."""
+        self._num_due += (deadline_at is not None) - (job.deadline_at is not None)
+        job.accepted_at, job.deadline_at, job.remaining_s, job.is_given_up = now, deadline_at, remaining_s, False
+        job.order = order_of(job)
+        self._replan_at = now
+        if self._log is not None:
+            self._log.renewed(job, now)
+
     def refund(self, job: Job, seconds: float, blocks: Mapping[str, int], now: float) -> None:
         """Take back what a job that runs was admitted with and will not need: predicted seconds, blocks of caches."""
         job.remaining_s = max(0.0, job.remaining_s - seconds)

@@ -74,6 +74,10 @@ class DecisionLog:
         """Note the end of a call or a transfer, or that a step is no longer wanted."""
         self.records.append([kind, now, subject, seconds])
 
+    def renewed(self, job: Job, now: float) -> None:
+        """Note that a job has another deadline."""
+        self.records.append(["renew", now, [job.job_id, job.deadline_at, job.remaining_s]])
+
     def refunded(self, job: Job, seconds: float, blocks: Mapping[str, int], now: float) -> None:
         """Note that a job needs less than it was admitted with."""
         self.records.append(["refund", now, [job.job_id, seconds, dict(blocks)]])
@@ -125,6 +129,9 @@ class _Replay:
             step = ReadyStep(self.jobs[subject["job"]], **{name: subject[name] for name in _STEP_FIELDS})
             self.steps.append(step)
             getattr(scheduler, kind)(step, now)
+        elif kind == "renew":
+            job_id, deadline_at, remaining_s = subject
+            scheduler.renew(self.jobs[job_id], deadline_at, remaining_s, now)
         elif kind == "refund":
             job_id, seconds, blocks = subject
             scheduler.refund(self.jobs[job_id], seconds, blocks, now)
