@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fastvideo_core.errors import ParameterError
 from fastvideo_wan.models.causal import CausalWanTransformer
-from fastvideo_wan.models.chunks import ChunkRule, spread_mask
+from fastvideo_wan.models.chunk_masks import chunk_mask, spread_mask
+from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.models.context import context_row, select_rows, stack_contexts
 from fastvideo_wan.models.past import ListedPast
 
@@ -80,7 +81,7 @@ def roll(model, rule, latents, levels, context):
 @pytest.mark.parametrize("rule", RULES)
 def test_one_masked_pass_is_the_references(pair, causal, rule):
     call, _, times = draw(pair, rule)
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     tokens = mask.repeat_interleave(6, 0).repeat_interleave(6, 1)
     expected = masked_reference(pair, tokens)(
         call.latents, times.repeat_interleave(6, dim=1), call.text, return_dict=False
@@ -93,7 +94,7 @@ def test_one_masked_pass_is_the_references(pair, causal, rule):
 def test_rolling_keys_and_values_are_one_pass_under_the_mask(pair, causal, rule):
     call, levels, times = draw(pair, rule, num_rows=2)
     context = causal.prepare_context(call.text)
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     expected = causal.forward_masked(call.latents, times, context, mask)
     assert relative_error(roll(causal, rule, call.latents, levels, context), expected) < BOUND
 
@@ -102,7 +103,7 @@ def test_a_window_without_its_sink_is_told_apart(pair, causal):
     rule = RULES[2]
     call, levels, times = draw(pair, rule)
     context = causal.prepare_context(call.text)
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     expected = causal.forward_masked(call.latents, times, context, mask)
     wrong = roll(causal, ChunkRule(2, 6), call.latents, levels, context)
     assert relative_error(wrong, expected) > 100 * BOUND
@@ -138,7 +139,7 @@ def test_runs_of_frames_read_their_own_prompts(pair, causal):
     call, levels, times = draw(pair, rule, num_rows=2)
     two = causal.prepare_context(call.text)
     contexts = stack_contexts([context_row(two, row) for row in (0, 1, 0, 0, 1)])
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     got = causal.forward_masked(call.latents[:1], times[:1], contexts, mask)
     chosen = causal.forward_masked(call.latents[:1], times[:1], select_rows(two, torch.tensor([0, 1, 0, 0, 1])), mask)
     assert torch.equal(got, chosen)
@@ -158,7 +159,7 @@ def test_a_clean_copy_at_the_same_places_is_the_kept_past(pair, causal):
     call, levels, times = draw(pair, rule)
     context = causal.prepare_context(call.text)
     noisy = torch.randn(call.latents.shape, generator=torch.Generator().manual_seed(1))
-    chunks = rule.mask(NUM_CHUNKS)
+    chunks = chunk_mask(rule, NUM_CHUNKS)
     own, none = torch.eye(NUM_CHUNKS, dtype=torch.bool), torch.zeros(NUM_CHUNKS, NUM_CHUNKS, dtype=torch.bool)
     both = torch.cat([torch.cat([chunks, none], dim=1), torch.cat([chunks & ~own, own], dim=1)])
     num_frames = call.latents.shape[2]
@@ -183,7 +184,7 @@ def test_gradients_reach_every_weight_that_a_video_uses(pair, causal):
     rule = RULES[1]
     model = copy.deepcopy(causal).requires_grad_(True)
     call, _, times = draw(pair, rule)
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     with torch.enable_grad():
         context = model.prepare_context(call.text)
         model.forward_masked(call.latents, times, context, mask).square().sum().backward()
@@ -194,7 +195,7 @@ def test_what_does_not_fit_is_refused(pair, causal):
     rule = RULES[0]
     call, levels, times = draw(pair, rule)
     context = causal.prepare_context(call.text)
-    mask = spread_mask(rule.mask(NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
+    mask = spread_mask(chunk_mask(rule, NUM_CHUNKS), rule.frame_sizes(NUM_CHUNKS))
     with pytest.raises(ParameterError, match="mask"):
         causal.forward_masked(call.latents, times, context, mask[:4, :4])
     with pytest.raises(ParameterError, match="timesteps"):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fastvideo_core.errors import ParameterError
-from fastvideo_wan.models.chunks import ChunkRule, spread_mask
+from fastvideo_wan.models.chunk_masks import chunk_mask, spread_mask
+from fastvideo_wan.models.chunks import ChunkRule
 
 SELF_FORCING = ChunkRule(chunk_frames=3, window_frames=21)
 LONGLIVE = ChunkRule(chunk_frames=3, window_frames=12, sink_frames=3)
@@ -55,9 +56,9 @@ def test_the_frames_are_those_of_a_cache_that_shifts(rule):
 
 
 def test_the_mask_says_the_same_as_the_list():
-    mask = LONGLIVE.mask(6)
+    mask = chunk_mask(LONGLIVE, 6)
     assert [row.nonzero().flatten().tolist() for row in mask] == [[*LONGLIVE.past(c), c] for c in range(6)]
-    spread = spread_mask(TWO_EXPERTS.mask(3), TWO_EXPERTS.frame_sizes(3))
+    spread = spread_mask(chunk_mask(TWO_EXPERTS, 3), TWO_EXPERTS.frame_sizes(3))
     assert spread.shape == (7, 7)
     assert torch.equal(spread[0], torch.tensor([True] + [False] * 6))
     assert torch.equal(spread[3], torch.tensor([True] * 4 + [False] * 3))

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fastvideo_core.errors import ParameterError
-from fastvideo_wan.models.chunks import ChunkRule, spread_mask
+from fastvideo_wan.models.chunk_masks import spread_mask
+from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.models.context import select_rows
 from fastvideo_wan.models.past import ListedPast
 from fastvideo_wan.models.vae import WanVAE, mean_latents

@@ -1,20 +1,17 @@
-"""Which chunks of a video a chunk attends to, as a rule and as masks.
+"""Which chunks of a video a chunk attends to. Imports no torch.
 
 A video is a row of chunks of latent frames. A chunk attends to itself, to the sink (chunks at the video's start that
 are always kept), and to as many chunks before it as the window holds.
-
-Shapes: G chunks; T latent frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from fastvideo_core.errors import ParameterError
+
+_FAR = 1 << 20
+"""A chunk so late that its window is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +98,17 @@ class ChunkRule:
         """Return the chunks of the sink that chunks that are read anew attend to besides each other."""
         return range(self.num_sink_chunks if reread.start else 0)
 
-    def mask(self, num_chunks: int) -> Tensor:
-        """Return which chunk (row) attends to which (column), bool, shape (G, G)."""
-        mask_GG = torch.eye(num_chunks, dtype=torch.bool)
-        for chunk in range(num_chunks):
-            mask_GG[chunk, list(self.past(chunk))] = True
-        return mask_GG
+    def slabs_per_stream(self, *, has_reread: bool) -> int:
+        """Return the most chunks whose keys and values one stream holds in one expert and branch.
+
+        That is its window, the chunk in progress, and what the copy of its state at the chunk's start holds besides.
+
+        Args:
+            has_reread: Whether a new prompt puts others in place of the window's.
+        """
+        past = len(self.past(_FAR))
+        return past + 2 + (past - self.num_sink_chunks if has_reread else 0)
 
     def frame_sizes(self, num_chunks: int) -> list[int]:
         """Return the frames of each of the first chunks."""
         return [self.num_frames(chunk) for chunk in range(num_chunks)]
-
-
-def spread_mask(mask_GG: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return a mask over frames, shape (..., T, T), from one over chunks of these sizes, shape (..., G, G)."""
-    sizes_G = torch.tensor(sizes, device=mask_GG.device)
-    return mask_GG.repeat_interleave(sizes_G, dim=-1).repeat_interleave(sizes_G, dim=-2)

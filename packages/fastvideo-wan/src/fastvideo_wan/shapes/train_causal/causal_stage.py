@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fastvideo_wan.models.chunks import spread_mask
+from fastvideo_wan.models.chunk_masks import spread_mask
 from fastvideo_wan.models.context import select_rows
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, Turn
 from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastvideo_wan.models.chunk_masks import chunk_mask
 from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.shapes.streams import Turn, draw_captions, turn_of_chunk
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
@@ -77,7 +78,7 @@ def lesson_mask(rule: ChunkRule, num_chunks: int, reread: range) -> Tensor:
         reread: Clean chunks that are read anew together: they attend to each other, in both directions, and to the
             sink. The noisy chunks before their end attend to themselves alone; they must not count.
     """
-    past_GG, own_GG = rule.mask(num_chunks), torch.eye(num_chunks, dtype=torch.bool)
+    past_GG, own_GG = chunk_mask(rule, num_chunks), torch.eye(num_chunks, dtype=torch.bool)
     clean_GG = past_GG.clone()
     for chunk in reread:
         clean_GG[chunk] = False
