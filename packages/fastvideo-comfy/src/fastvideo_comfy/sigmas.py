@@ -171,7 +171,7 @@ def beta_quantile(p: float) -> float:
         density = math.exp((_BETA_SHAPE - 1) * (math.log(x) + math.log1p(-x)) - log_b)
         following = x - error / density
         following = following if low < following < high else (low + high) / 2
-        if abs(following - x) < 1e-15 + 1e-13 * x:
+        if abs(following - x) <= 1e-14 * x:
             return following
         x = following
     return x

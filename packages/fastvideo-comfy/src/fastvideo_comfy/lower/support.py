@@ -94,14 +94,33 @@ def is_understood(node_type: str, input_name: str) -> bool:
     return input_name in known or input_name in _NO_INPUTS
 
 
+_IMAGES = ("changes images before a card sees them; images are fitted to the video's size", "LoadImage")
+_MASKS = ("makes or changes a mask, which no installed card takes", "")
+_SOUND = ("no installed card that a workflow can name takes or makes sound", "")
+_VIDEO = ("no installed card that a workflow can name takes a video", "LoadImage")
+_LATENTS = ("no installed card starts from given latents", "EmptyHunyuanLatentVideo")
+_TRACKING = ("needs a segmentation model, and no card has one", "")
+
+_GROUPS: Mapping[tuple[str, str], str] = {
+    _IMAGES: """BatchImagesNode Canny ColorTransfer EmptyImage ImageCompositeMasked ImageFromBatch ImageInvert
+        ImagePadForOutpaint ImageScale ImageScaleBy ImageScaleToMaxDimension ImageScaleToTotalPixels ImageStitch
+        JoinImageWithAlpha Painter RebatchImages RepeatImageBatch ResizeAndPadImage ResizeImageMaskNode""",
+    _MASKS: "GrowMask ImageToMask InvertMask LoadImageMask MaskComposite MaskToImage SolidMask",
+    _SOUND: """AudioConcat AudioEncoderEncode AudioEncoderLoader LoadAudio RecordAudio SaveAudio SaveAudioAdvanced
+        SaveAudioMP3 TrimAudioDuration VAEDecodeAudio""",
+    _VIDEO: "GetVideoComponents LoadVideo",
+    _LATENTS: "DisableNoise LatentConcat LatentCut LatentCutToBatch LatentUpscale LatentUpscaleBy",
+    _TRACKING: "SAM3_Detect SAM3_VideoTrack SCAIL2ColoredMask",
+}
+
 _REASONS: Mapping[str, tuple[str, str]] = {
+    **{name: reason for reason, names in _GROUPS.items() for name in names.split()},
     "WanVaceToVideo": ("needs a VACE card; there is none", "WanImageToVideo"),
     "TrimVideoLatent": ("cuts reference frames off that only VACE, phantom and the like put in front", "VAEDecode"),
     "MiniMaxH3ImageToVideo": ("needs a MiniMax H3 card; there is none", "WanImageToVideo"),
     "MiniMaxH3SigmaShift": ("shifts video and audio apart, for which a MiniMax H3 card is needed", "ModelSamplingSD3"),
     "BlockSparseAttention": ("patches the model's attention, which no installed card declares", ""),
     "ModelAttentionBackend": ("the deploy config chooses the attention backend, not a workflow", ""),
-    "VAEDecodeAudio": ("no installed card that a workflow can name makes sound", "VAEDecode"),
     "ResolutionSelector": ("its sizes come from a table of ComfyUI's version", "PrimitiveInt"),
     "CosmosPredict2ImageToVideoLatent": ("needs a Cosmos-Predict2 card; there is none", "WanImageToVideo"),
     "CosmosImageToVideoLatent": ("needs a Cosmos card; there is none", "WanImageToVideo"),
@@ -119,10 +138,8 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     "WanMoveTrackToVideo": ("needs a Wan Move card; there is none", "WanImageToVideo"),
     "WanSCAILToVideo": ("needs a SCAIL card; there is none", "WanImageToVideo"),
     "VAEEncode": ("video to video: no installed card starts from given latents", "WanImageToVideo"),
-    "LatentUpscale": ("no installed card starts from given latents", ""),
     "SplitSigmas": ("a schedule in parts: write it as two KSamplerAdvanced", "KSamplerAdvanced"),
     "ManualSigmas": ("a schedule of free noise levels: the runtime's samplers make their own", "BasicScheduler"),
-    "DisableNoise": ("no installed card starts from given latents", "RandomNoise"),
     "CFGZeroStar": ("patches guidance, which a card declares and a workflow cannot change", "CFGGuider"),
     "SkipLayerGuidanceDiT": ("runs the model without some layers as a third guidance branch, which no card has", ""),
     "SkipLayerGuidanceDiTSimple": ("runs the model without some layers as a guidance branch, which no card has", ""),
@@ -134,14 +151,18 @@ _REASONS: Mapping[str, tuple[str, str]] = {
     ),
     "SaveWEBM": ("its codec and quality settings have no counterpart here", "SaveVideo"),
     "SaveAnimatedWEBP": ("animated WebP is not among the formats that are written", "SaveVideo"),
-    "LoadVideo": ("no installed card takes a video", "LoadImage"),
-    "GetVideoComponents": ("no installed card takes a video", "LoadImage"),
-    "LoadAudio": ("no installed card that a workflow can name takes sound", ""),
-    "ImageScale": ("changes an image before a card sees it; images are fitted to the video's size", "LoadImage"),
-    "ImageScaleToTotalPixels": ("changes an image before a card sees it", "LoadImage"),
-    "ImageFromBatch": ("takes frames out of a batch before a card sees them", "LoadImage"),
-    "ResizeImageMaskNode": ("changes an image before a card sees it", "LoadImage"),
     "GetImageSize": ("the size of a file is only known while it runs", "PrimitiveInt"),
+    "WanAnimate2ToVideo": ("needs a Wan Animate card; there is none", "WanImageToVideo"),
+    "WanAnimate2Cache": ("needs a Wan Animate card; there is none", ""),
+    "WanDancerVideo": ("needs a Wan Dancer card; there is none", "WanImageToVideo"),
+    "WanDancerEncodeAudio": ("needs a Wan Dancer card; there is none", ""),
+    "WanMoveConcatTrack": ("needs a Wan Move card; there is none", ""),
+    "WanMoveTracksFromCoords": ("needs a Wan Move card; there is none", ""),
+    "GenerateTracks": ("needs a Wan Move card; there is none", ""),
+    "ModelPatchLoader": ("patches the model with weights of another kind than adapters, which no card declares", ""),
+    "CustomCombo": ("its choices are filled in by ComfyUI's window", "PrimitiveString"),
+    "StartLoop": ("runs a part of the workflow several times", ""),
+    "EndLoop": ("runs a part of the workflow several times", ""),
 }
 """Types that are refused for a reason of their own, and what is nearest to them."""
 
