@@ -143,10 +143,15 @@ def _files(facts: Cosmos3Facts, spec: ComponentSpec) -> ComponentFiles:
 
 
 def _loops(facts: Cosmos3Facts) -> list[LoopSpec]:
-    text = {"max_context": MAX_CONTEXT, "system_prompt": facts.system_prompt}
+    text = {
+        "max_context": MAX_CONTEXT, "system_prompt": facts.system_prompt, "spatial_factor": facts.spatial_grid,
+    }  # fmt: skip
     kept = CachePolicy(reads=("text_kv",), writes=("text_kv",))
     return [
-        _loop("vision_encode", "look", "Look", ("image_processor", "vision_encoder"), ("seen",), "estimate_look"),
+        _loop(
+            "vision_encode", "look", "Look", ("image_processor", "vision_encoder"), ("seen",), "estimate_look",
+            check="check_shown",
+        ),
         _loop(
             "ar_prefill", "prefill", "Prefill", ("text_tokenizer", "transformer"), ("context",), "estimate_prefill",
             check="check_text", can_batch="can_share_call", options=text, cache_policy=kept,

@@ -5,7 +5,7 @@ Shape letters: P patches; K numbers of a patch; S tokens; C width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, Model
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
+from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_cosmos3.loops.costs import FLOAT_BYTES, vision_cost
 from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
 from fastvideo_cosmos3.loops.prefill import SeenVisual
@@ -26,7 +27,7 @@ from fastvideo_cosmos3.models.vision import Visual
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["LookLoop", "LookOutputs", "LookPayload", "LookState", "LookValues", "run_step"]
+__all__ = ["LookLoop", "LookOutputs", "LookPayload", "LookState", "LookValues", "check_shown", "run_step"]
 
 
 @dataclass(slots=True)
@@ -118,6 +119,21 @@ class LookLoop:
     def finalize(self, state: LookState) -> LoopResult:
         """Hand the tokens on."""
         return LoopResult({"seen": state.seen})
+
+
+def check_shown(
+    spec: LoopSpec,  # noqa: ARG001 - the protocol's argument
+    model: ModelView,
+    parameters: ResolvedParameters,  # noqa: ARG001 - the protocol's argument
+    inputs: Mapping[str, Any],
+) -> Sequence[str]:
+    """Refuse what cannot be shown: an image and a video at once, or what is far too narrow.
+
+    Raises:
+        InputError: With what is allowed.
+    """
+    read_visual(model.component("image_processor"), inputs)
+    return ()
 
 
 def run_step(

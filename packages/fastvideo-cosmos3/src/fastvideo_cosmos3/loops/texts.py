@@ -41,8 +41,9 @@ def read_text(model: ModelView, spec: LoopSpec, parameters: Mapping[str, Any], i
     """Return what a prefill reads.
 
     Args:
-        model: Gives the tokenizer, and for captions the video autoencoder's configuration.
-        spec: The loop; its option `system_prompt` says whether the generator is told what it is.
+        model: Gives the tokenizer, and the preprocessing of what is shown.
+        spec: The loop. Options: `system_prompt`, whether the generator is told what it is; `spatial_factor`, pixels of
+            a latent row or column.
         parameters: The request's.
         inputs: `text` says what kind of text it is; `answers` whether an answer follows, else something is generated.
 
@@ -53,7 +54,7 @@ def read_text(model: ModelView, spec: LoopSpec, parameters: Mapping[str, Any], i
     if inputs["text"] == "chat":
         read = _read_chat(model, tokenizer, inputs)
     else:
-        text = _generator_text(model, parameters, inputs)
+        text = _generator_text(spec, parameters, inputs)
         read = TextToRead(tokenizer.encode_chat([*_system(spec, parameters), {"role": "user", "content": text}]))
         _check_placeholders(tokenizer, read.ids, tokenizer.image_id, 0)
     if not inputs.get("answers"):
@@ -141,14 +142,14 @@ def read_visual(processor: VisionPreprocessor, inputs: Mapping[str, Any]) -> Vis
     return None if video is None else processor.video(video.frames, float(video.fps))
 
 
-def _generator_text(model: ModelView, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+def _generator_text(spec: LoopSpec, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
     kind = str(inputs["text"])
     text = str(inputs["prompt"]) if "negative" not in kind else str(parameters.get("negative_prompt") or "")
     if kind == "caption_negative":
         return text
     fps = float(parameters.get("fps") or 24.0)
     if kind == "caption":
-        grid = int(model.config("vae").spatial_factor)
+        grid = int(spec.options["spatial_factor"])
         rows, columns = (max(grid, size - size % grid) for size in view_frames(inputs).shape[1:3])
         height, width = canvas_of(str(parameters["resolution_tier"]), rows, columns)
         num_frames = int(parameters["chunk_size"]) + 1
