@@ -42,11 +42,20 @@ def largest_relative_error(alone: Mapping[str, Any], among: Mapping[str, Any]) -
 
 def _pairs(alone: Mapping[str, Any], among: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     for name in sorted(alone.keys() & among.keys()):
-        for field in dataclasses.fields(alone[name]):
-            if field.name not in ("name", "provenance"):
-                values = (getattr(artifact, field.name, None) for artifact in (alone[name], among[name]))
-                one, other = map(_plain, values)
-                yield (name if name == field.name else f"{name}.{field.name}"), one, other
+        yield from _fields(name, alone[name], among[name])
+
+
+def _fields(path: str, alone: Any, among: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the fields of two artifacts, and in place of an artifact within them its fields."""
+    for field in dataclasses.fields(alone):
+        if field.name in ("name", "provenance"):
+            continue
+        one, other = (getattr(artifact, field.name, None) for artifact in (alone, among))
+        place = path if path == field.name else f"{path}.{field.name}"
+        if dataclasses.is_dataclass(one) and type(one) is type(other):
+            yield from _fields(place, one, other)
+        else:
+            yield place, _plain(one), _plain(other)
 
 
 def _plain(value: Any) -> Any:
