@@ -1,0 +1,17 @@
+"""The HTTP side: routes, bodies, answers. It knows jobs and no model."""
+
+from __future__ import annotations
+
+__all__ = [
+    "app",
+    "bodies",
+    "context",
+    "events",
+    "images",
+    "models",
+    "operations",
+    "parts",
+    "ranges",
+    "schemas",
+    "videos",
+]

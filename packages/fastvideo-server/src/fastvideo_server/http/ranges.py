@@ -1,0 +1,87 @@
+"""Files in answers, whole or in part, as players and download managers ask for them.
+
+Source: RFC 9110, sections 13 and 14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from starlette.responses import Response, StreamingResponse
+
+from fastvideo_server.errors import ApiError
+
+__all__ = ["file_response", "parse_range"]
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_CHUNK_BYTES = 256 << 10
+
+
+def parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the first and the last byte that a `Range` header asks for; None where the whole is to be sent.
+
+    Several ranges at once, and what is no range of bytes, may be answered with the whole, and are.
+
+    Raises:
+        ApiError: 416, there is no such part.
+    """
+    found = _RANGE.fullmatch(header.strip())
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size - 1
+    else:
+        start, end = int(first), min(int(last or size - 1), size - 1)
+        if last and int(last) < start:
+            return None
+    if start > end:
+        raise ApiError(
+            416, f"there are no such bytes of {size}", code="range_not_satisfiable", param="Range",
+            allowed=f"bytes=0-{size - 1}", headers={"Content-Range": f"bytes */{size}"},
+        )  # fmt: skip
+    return start, end
+
+
+def file_response(path: Path, media_type: str, *, name: str, headers: Mapping[str, str]) -> Response:
+    """Answer with a file that never changes.
+
+    Args:
+        path: The file.
+        media_type: What it is.
+        name: What a browser calls it on the disk.
+        headers: Of the request.
+
+    Raises:
+        ApiError: 416, there is no such part.
+    """
+    info = path.stat()
+    tag = f'"{info.st_size:x}-{info.st_mtime_ns:x}"'
+    common = {
+        "ETag": tag,
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, max-age=86400, immutable",
+        "Content-Disposition": f'inline; filename="{name}"',
+    }
+    if headers.get("if-none-match", "") == tag:
+        return Response(status_code=304, headers=common)
+    part = None
+    if (asked := headers.get("range")) is not None and headers.get("if-range", tag) == tag:
+        part = parse_range(asked, info.st_size)
+    start, end = part or (0, info.st_size - 1)
+    common["Content-Length"] = str(end - start + 1)
+    if part is not None:
+        common["Content-Range"] = f"bytes {start}-{end}/{info.st_size}"
+    body = _read(path, start, end - start + 1)
+    return StreamingResponse(body, 206 if part is not None else 200, headers=common, media_type=media_type)
+
+
+async def _read(path: Path, start: int, count: int) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        file.seek(start)
+        while count > 0 and (data := await asyncio.to_thread(file.read, min(_CHUNK_BYTES, count))):
+            count -= len(data)
+            yield data

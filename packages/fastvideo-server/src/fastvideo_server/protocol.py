@@ -1,0 +1,128 @@
+"""uvicorn, with what it lacks: a limit for the time that a request's head may take, and signals that drain first."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fastvideo_server.config import ServerConfig
+
+__all__ = ["DrainingServer", "TimedProtocol", "uvicorn_config"]
+
+
+class TimedProtocol(H11Protocol):
+    """Closes connections whose request's head does not arrive in time."""
+
+    head_timeout_s = 30.0
+    """Seconds for a head."""
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and begin or end to wait for a head."""
+        super().data_received(data)
+        if self._head_timer is not None and self._is_answering:
+            self._head_timer.cancel()
+            self._head_timer = None
+        elif self._head_timer is None and not self._is_answering:
+            self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle: Any = self.cycle  # None until the first request's head is there
+        return cycle is not None and not cycle.response_complete
+
+    def _watch_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._head_timer = None
+        if not self._is_answering:
+            self.transport.close()
+
+
+def uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
+    """Return uvicorn's settings."""
+    protocol = type("Protocol", (TimedProtocol,), {"head_timeout_s": config.read_timeout_s})
+    return uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=config.max_connections,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=config.tls_certificate,
+        ssl_keyfile=config.tls_key,
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """Answers on while it drains, and stops then.
+
+    Args:
+        config: Settings.
+        drain: Lets what runs come to its end.
+        on_started: Called with the address once it listens.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]], on_started: Callable[[str], None]
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._on_started = on_started
+        self._draining: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """Begin to drain; from any thread, and in a signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_drain)
+        else:
+            self.should_exit = True
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, and tell where."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            scheme = "https" if self.config.ssl_certfile else "http"
+            name = f"[{host}]" if ":" in host else host
+            self._on_started(f"{scheme}://{name}:{port}")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs this."""
+        yield
+
+    def _begin_drain(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain_and_exit())
+
+    async def _drain_and_exit(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self.should_exit = True
