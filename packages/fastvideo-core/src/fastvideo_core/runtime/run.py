@@ -432,8 +432,12 @@ class RequestRun:
         return artifact
 
     def _still_needed(self) -> set[str]:
-        """Return the nodes that have to run: those that lead to the artifacts, back to what has been saved."""
-        todo = [node.node_id for node in self.prepared.nodes if isinstance(node, ArtifactNode)]
+        """Return the nodes that have to run: those that lead to the artifacts, back to what has been saved.
+
+        A session makes none: the last node is its stream.
+        """
+        wanted = [node for node in self.prepared.nodes if isinstance(node, ArtifactNode)] or self.prepared.nodes[-1:]
+        todo = [node.node_id for node in wanted]
         needed: set[str] = set()
         while todo:
             name = todo.pop()

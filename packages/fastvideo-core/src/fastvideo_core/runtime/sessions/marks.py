@@ -76,9 +76,10 @@ class Marks:
         Raises:
             ChunkGoneError: It is kept no longer, or not there yet.
         """
-        for mark in reversed(self.kept):
-            if chunk is None or mark.place.chunk == chunk:
-                return mark
+        # No name here may go on referring to a mark: the error keeps this frame.
+        found = next((mark for mark in reversed(self.kept) if chunk is None or mark.place.chunk == chunk), None)
+        if found is not None:
+            return found
         kept = ", ".join(map(str, self.chunks)) or "none"
         what = "the chunk in progress" if chunk is None else f"chunk {chunk}"
         raise ChunkGoneError(f"the beginning of {what} is not kept; kept: {kept}", kept=self.chunks)
