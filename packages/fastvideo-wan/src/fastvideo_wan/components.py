@@ -9,6 +9,7 @@ from fastvideo_core.runtime.attention import takes_attention
 from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent
 from fastvideo_core.runtime.loading import load_weights
 from fastvideo_core.runtime.weights.keys import rename_by_rules
+from fastvideo_wan.models.causal import CausalWanTransformer
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.config_file import read_config
 from fastvideo_wan.models.text import PromptTokenizer
@@ -18,6 +19,7 @@ from fastvideo_wan.models.vae_config import WanVAEConfig
 
 __all__ = [
     "VISION_KEYS",
+    "build_causal_transformer",
     "build_image_encoder",
     "build_image_processor",
     "build_text_encoder",
@@ -36,6 +38,15 @@ def build_transformer(source: ComponentSource) -> LoadedComponent:
     """Load a transformer."""
     config = WanTransformerConfig.from_folder(source.folder / source.files.folder)
     loaded = load_weights(source, lambda: WanTransformer(config))
+    loaded.module.use_attention(source.attention)
+    return loaded.as_component(config)
+
+
+@takes_attention
+def build_causal_transformer(source: ComponentSource) -> LoadedComponent:
+    """Load a transformer for streams."""
+    config = WanTransformerConfig.from_folder(source.folder / source.files.folder)
+    loaded = load_weights(source, lambda: CausalWanTransformer(config))
     loaded.module.use_attention(source.attention)
     return loaded.as_component(config)
 

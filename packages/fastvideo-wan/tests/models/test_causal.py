@@ -21,7 +21,7 @@ RULES = (
     ChunkRule(chunk_frames=2, window_frames=10),
     ChunkRule(chunk_frames=2, window_frames=4),
     ChunkRule(chunk_frames=2, window_frames=6, sink_frames=2),
-    ChunkRule(chunk_frames=2, window_frames=7, first_frames=1),
+    ChunkRule(chunk_frames=2, window_frames=6, first_frames=1),
 )
 
 

@@ -72,6 +72,7 @@ def test_the_mask_says_the_same_as_the_list():
         ({"chunk_frames": 3, "window_frames": 3, "sink_frames": 3}, "window_frames"),
         ({"chunk_frames": 3, "window_frames": 12, "sink_frames": 4}, "sink_frames"),
         ({"chunk_frames": 3, "window_frames": 12, "first_frames": 0}, "first_frames"),
+        ({"chunk_frames": 3, "window_frames": 13}, "window_frames"),
     ],
 )
 def test_impossible_rules_are_refused(options, field):

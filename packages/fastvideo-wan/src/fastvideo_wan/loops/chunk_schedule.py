@@ -83,6 +83,14 @@ def add_noise(clean_BCTHW: Tensor, noise_BCTHW: Tensor, sigma: Tensor | float) -
     return ((1 - level) * clean_BCTHW.double() + level * noise_BCTHW.double()).to(clean_BCTHW.dtype)
 
 
+def follow_velocity(
+    noisy_BCTHW: Tensor, velocity_BCTHW: Tensor, sigma: Tensor | float, next_sigma: Tensor | float
+) -> Tensor:
+    """Return latents at the next noise level along the velocity, in the noisy latents' type."""
+    step = _rows(next_sigma, noisy_BCTHW) - _rows(sigma, noisy_BCTHW)
+    return (noisy_BCTHW.double() + step * velocity_BCTHW.double()).to(noisy_BCTHW.dtype)
+
+
 def _rows(sigma: Tensor | float, like: Tensor) -> Tensor:
     """Return noise levels, one for all rows or one a row, such that they multiply latents, float64."""
     return torch.as_tensor(sigma, dtype=torch.float64, device=like.device).reshape(-1, 1, 1, 1, 1)

@@ -46,7 +46,7 @@ def make_plan(
     shape: ShapeSignature,
     cost: StepCost,
     step_index: int,
-    num_steps: int,
+    num_steps: int | None,
     peak_bytes: int = 0,
     resident_bytes: int = 0,
     loop_kind: str = "",
@@ -65,7 +65,7 @@ def make_plan(
         shape: Shapes; with component, format, profile and exactness they decide who may share a call.
         cost: Cost of the step.
         step_index: Position in the loop, from 0.
-        num_steps: Steps that the loop takes.
+        num_steps: Steps that the loop takes; None if it does not know.
         peak_bytes: Most bytes that the step allocates, alone in its call.
         resident_bytes: Bytes of its result that the state keeps.
         loop_kind: Which of the loop's steps it is, where there are several kinds; else the loop.

@@ -38,6 +38,7 @@ __all__ = [
     "check_prompts",
     "run_step",
     "text_bucket",
+    "tokenize",
     "tokenize_all",
 ]
 
@@ -252,7 +253,7 @@ def tokenize_all(
     length = int(spec.options["text_length"])
     tokenizer = model.component("tokenizer")
     texts = _texts(spec, parameters, inputs)
-    return {branch: _tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
+    return {branch: tokenize(tokenizer, name, text, length) for branch, (name, text) in texts.items()}
 
 
 def _texts(spec: LoopSpec, parameters: ResolvedParameters, inputs: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -263,7 +264,12 @@ def _texts(spec: LoopSpec, parameters: ResolvedParameters, inputs: Mapping[str, 
     return texts
 
 
-def _tokenize(tokenizer: Any, name: str, text: str, length: int) -> tuple[int, ...]:
+def tokenize(tokenizer: Any, name: str, text: str, length: int) -> tuple[int, ...]:
+    """Return the token ids of a text.
+
+    Raises:
+        PromptError: It has more than `length` tokens; `name` says which field it is.
+    """
     ids = tuple(tokenizer.encode(text))
     if len(ids) > length:
         raise PromptError(

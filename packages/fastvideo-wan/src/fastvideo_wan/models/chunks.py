@@ -20,7 +20,8 @@ class ChunkRule:
 
     Attributes:
         chunk_frames: Frames of a chunk.
-        window_frames: Frames that a chunk attends to at most, its own and the sink's among them.
+        window_frames: Frames that a chunk attends to at most, its own and the sink's among them; whole chunks besides
+            the sink.
         sink_frames: Frames at the start that stay in the window; whole chunks.
         first_frames: Frames of the first chunk; None if it is like the others.
     """
@@ -44,6 +45,14 @@ class ChunkRule:
                 value=self.sink_frames,
                 allowed=f"0, or {opening} and multiples of {self.chunk_frames} more",
                 nearest=opening + max(0, self.sink_frames - opening) // self.chunk_frames * self.chunk_frames,
+            )
+        if (self.window_frames - self.sink_frames) % self.chunk_frames:
+            raise ParameterError(
+                "the window holds a part of a chunk",
+                field="window_frames",
+                value=self.window_frames,
+                allowed=f"{self.sink_frames} and multiples of {self.chunk_frames} more",
+                nearest=self.window_frames - (self.window_frames - self.sink_frames) % self.chunk_frames,
             )
         least = self.sink_frames + max(self.chunk_frames, opening)
         if self.window_frames < least:

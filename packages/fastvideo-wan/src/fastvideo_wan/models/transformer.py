@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastvideo_core.errors import ParameterError
-from fastvideo_wan.models.attention import AttentionFunction, KeyValueExchange
+from fastvideo_wan.models.attention import AttentionFunction, KeyValueExchange, LayerAttention
 from fastvideo_wan.models.block import BlockInputs, Opening, RowExpansion, WanBlock, modulation_vectors
 from fastvideo_wan.models.config import IMAGE_CONTEXT_TEXT_TOKENS, WanTransformerConfig
 from fastvideo_wan.models.context import TextContext, join_layers, merge_padding
@@ -135,6 +135,7 @@ class WanTransformer(nn.Module):
         first_frame: int = 0,
         rotary: RotaryTables | None = None,
         exchange: KeyValueExchange | None = None,
+        attention: LayerAttention | None = None,
         blocks_runner: BlocksRunner = run_blocks,
     ) -> Tensor:
         """Predict the velocity of noisy latents.
@@ -152,6 +153,7 @@ class WanTransformer(nn.Module):
             rotary: From `rotary`, to save making the tables again; they must fit the latents and `first_frame`.
             exchange: What keeps and adds keys and values, for chunks of a video that attend to earlier ones; not with
                 `latents_rows`.
+            attention: What takes the self-attentions over; not with `exchange` or `latents_rows`.
             blocks_runner: How to go through the blocks.
 
         Returns:
@@ -162,19 +164,21 @@ class WanTransformer(nn.Module):
         """
         self._check_channels(latents_BCTHW)
         grid = self.grid(latents_BCTHW)
-        if latents_rows is not None and exchange is not None:
-            raise ParameterError("not together with exchange", field="latents_rows", value=latents_rows, allowed="None")
+        if latents_rows is not None and (exchange is not None or attention is not None):
+            raise ParameterError(
+                "not together with exchange or attention", field="latents_rows", value=latents_rows, allowed="None"
+            )
         rows = list(range(latents_BCTHW.shape[0])) if latents_rows is None else list(latents_rows)
         _check_call(latents_BCTHW, timesteps, context, grid, rows, exact=exact)
         rotary = rotary or self.rotary(latents_BCTHW, first_frame=first_frame)
         if exact:
             start = self._start_exact(latents_BCTHW, timesteps, rotary, grid)
-            inputs = replace(start.inputs, context=context, exchange=exchange)
+            inputs = replace(start.inputs, context=context, exchange=exchange, attention=attention)
             return self._finish_exact(replace(start, inputs=inputs), blocks_runner)
         hidden_BSD = self._patchify(latents_BCTHW, grid)
         embedding_GD, inputs = self._block_inputs(timesteps, context, rotary, rows)
-        if exchange is not None:
-            inputs = replace(inputs, exchange=exchange)
+        if exchange is not None or attention is not None:
+            inputs = replace(inputs, exchange=exchange, attention=attention)
         hidden_BSD = blocks_runner(self.blocks, hidden_BSD, inputs)
         return self._unpatchify(self._project_out(hidden_BSD, embedding_GD), grid)
 
