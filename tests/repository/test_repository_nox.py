@@ -42,6 +42,40 @@ def test_installs_are_editable_and_constrained(noxfile):
     assert any(argument.startswith("pytest>=") for argument in arguments)
 
 
+def test_the_lowest_versions_are_those_that_all_allow(noxfile):
+    core = noxfile.lowest_versions(["fastvideo-core"], groups=[])
+    declared = noxfile.project(noxfile.PACKAGES["fastvideo-core"])["project"]["dependencies"]
+    assert all(f"{name}>={version}" in declared for name, version in core.items() if name not in ("diffusers", "scipy"))
+    assert {need.partition(">=")[0] for need in declared} - {"torch"} <= set(core)
+    both = noxfile.lowest_versions(["fastvideo-core", "fastvideo-wan"], groups=["test"])
+    assert {"transformers", "pytest", "numpy"} <= set(both)
+    assert not {"torch", *noxfile.PACKAGES} & set(both)
+
+
+@pytest.mark.parametrize(("lower", "higher"), [("5.9", "5.9.5"), ("9", "10"), ("1.9.2", "1.10")])
+def test_versions_are_ordered_by_their_numbers(lower, higher, noxfile):
+    assert noxfile.version_key(lower) < noxfile.version_key(higher)
+
+
+@pytest.mark.parametrize("versions", ["pinned", "lowest", "newest"])
+def test_torch_is_the_pinned_one_whatever_else_is_installed(versions, noxfile, tmp_path):
+    lines = noxfile.constraints_for(["fastvideo-core"], versions, tmp_path).read_text().splitlines()
+    assert noxfile.pinned_torch() in lines
+    pinned = {line.partition("==")[0]: line for line in lines if "==" in line}
+    assert ("pluggy" in pinned) is (versions != "newest")
+    if versions == "lowest":
+        declared = noxfile.project(noxfile.PACKAGES["fastvideo-core"])["project"]["dependencies"]
+        assert pinned["pluggy"].replace("==", ">=") in declared
+
+
+def test_every_supported_python_is_in_the_matrix(noxfile):
+    for folder in noxfile.PACKAGES.values():
+        table = noxfile.project(folder)["project"]
+        stated = [line.rpartition(" :: ")[2] for line in table["classifiers"] if ":: Python :: 3." in line]
+        assert set(stated) == set(noxfile.PYTHONS)
+        assert table["requires-python"] == f">={noxfile.PYTHONS[0]}"
+
+
 def test_the_fingerprint_follows_the_arguments(noxfile):
     assert noxfile.fingerprint(["a", "b"]) == noxfile.fingerprint(["a", "b"])
     assert noxfile.fingerprint(["a", "b"]) != noxfile.fingerprint(["ab"])
