@@ -9,6 +9,8 @@ from fastvideo_comfy.sigmas import SCHEDULERS
 from fastvideo_core.extend import hookimpl
 from fastvideo_core.extend.base import SamplerSpec
 
+HOOK_VERSIONS = ">=1.0,<2"
+
 
 @hookimpl
 def samplers() -> Sequence[SamplerSpec]:

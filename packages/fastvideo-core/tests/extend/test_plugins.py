@@ -194,6 +194,20 @@ def test_specifications_are_documented_and_not_called():
             hook(*[None] * hook.__code__.co_argcount)
 
 
+def test_a_hook_that_will_go_still_works_and_is_told_of(module):
+    assert not any(info.deprecated for info in hook_infos())
+    specs.deprecated("implement card_from_layout; gone in hooks 2.0")(specs.model_cards)
+    try:
+        registry = load_plugins(available=[entry("model.good", module("deprecating_plugin", GOOD))])
+        (plugin,) = registry.plugins
+        assert cards(registry) == ["a card"]
+        assert plugin.deprecated == ("model_cards: implement card_from_layout; gone in hooks 2.0",)
+        (info,) = [info for info in hook_infos() if info.deprecated]
+        assert (info.name, info.deprecated) == ("model_cards", "implement card_from_layout; gone in hooks 2.0")
+    finally:
+        del specs.model_cards.fastvideo_deprecated
+
+
 def test_hooks_are_listed_with_what_they_take_and_give():
     infos = {info.name: info for info in hook_infos()}
     layout = infos["card_from_layout"]

@@ -10,6 +10,8 @@ from fastvideo_core.extend import Command, hookimpl
 if TYPE_CHECKING:
     from fastvideo_core.card import CheckpointSource, ModelCard
 
+HOOK_VERSIONS = ">=1.0,<2"
+
 
 @hookimpl
 def model_cards() -> Sequence[ModelCard]:

@@ -9,6 +9,8 @@ from fastvideo_core.extend.commands import Command
 
 _HERE = "fastvideo_server.cli"
 
+HOOK_VERSIONS = ">=1.0,<2"
+
 
 @hookimpl
 def cli_commands() -> Mapping[str, Command]:

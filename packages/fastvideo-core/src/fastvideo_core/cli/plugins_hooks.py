@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from fastvideo_core.cli.parser import Parser
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
 from fastvideo_core.errors import InputError
+
+if TYPE_CHECKING:
+    from fastvideo_core.extend.hooks import HookInfo
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
@@ -40,9 +44,15 @@ def run(args: Namespace, shell: Shell) -> int:
     if args.json:
         shell.say(json.dumps({"version": HOOK_VERSION, "hooks": [asdict(info) for info in chosen]}, indent=2))
     elif args.hook is None:
-        rows = [(info.name, info.since, info.returns, info.summary) for info in chosen]
+        rows = [(info.name, info.since, info.returns, _summary(info)) for info in chosen]
         shell.say(format_table(rows, header=("hook", "since", "returns", f"hooks of version {HOOK_VERSION}")))
     else:
         info = chosen[0]
         shell.say(f"{info.name}({', '.join(info.arguments)}) -> {info.returns}\n\n{info.documentation}")
+        if info.deprecated is not None:
+            shell.say(f"\nDeprecated: {info.deprecated}")
     return 0
+
+
+def _summary(info: HookInfo) -> str:
+    return info.summary if info.deprecated is None else f"deprecated: {info.deprecated}"

@@ -82,6 +82,7 @@ def _document(entry: EntryPoint, plugin: LoadedPlugin, registry: PluginRegistry)
         "requires": list(getattr(entry.dist, "requires", None) or ()),
         "error": plugin.error,
         "hooks": list(plugin.hooks),
+        "deprecated": list(plugin.deprecated),
         "brings": {} if plugin.error is not None else _brought(registry, plugin.name),
     }
 
@@ -111,6 +112,7 @@ def _describe(spec: Any) -> dict[str, Any]:
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     rows = [(key, document[key]) for key in ("name", "distribution", "version", "module")]
     rows += [("requires", ", ".join(document["requires"]) or "nothing"), ("hooks", ", ".join(document["hooks"]))]
+    rows += [("deprecated", one) for one in document["deprecated"]]
     rows.append(("state", "loads" if document["error"] is None else f"does not load: {document['error']}"))
     yield format_table(rows)
     for hook, specs in document["brings"].items():

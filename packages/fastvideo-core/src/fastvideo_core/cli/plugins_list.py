@@ -81,7 +81,8 @@ def run(args: Namespace, shell: Shell) -> int:
 def _row(entry: EntryPoint, registry: PluginRegistry, named: dict[str, bool]) -> PluginRow:
     found = next((plugin for plugin in registry.plugins if plugin.name == entry.name), None)
     if found is not None:
-        state = "on" if found.error is None else f"failed: {found.error}"
+        told = f", and uses what will go: {'; '.join(found.deprecated)}" if found.deprecated else ""
+        state = f"on{told}" if found.error is None else f"failed: {found.error}"
         return PluginRow(found.name, found.distribution, found.version, found.hooks, state)
     state = "off: the config says so" if named.get(entry.name) is False else "off: the config does not name it"
     distribution, version = ("?", "?") if entry.dist is None else (entry.dist.name, entry.dist.version)

@@ -23,6 +23,7 @@ class HookInfo:
         is_first_result: Whether the first plugin that answers is the only one that counts.
         summary: First line of its documentation.
         documentation: All of it.
+        deprecated: What to implement in its place, where it is to go.
     """
 
     name: str
@@ -32,6 +33,7 @@ class HookInfo:
     is_first_result: bool
     summary: str
     documentation: str
+    deprecated: str | None = None
 
 
 def hook_infos() -> tuple[HookInfo, ...]:
@@ -51,4 +53,5 @@ def _info(function: Any) -> HookInfo:
         is_first_result=bool(function.fastvideo_spec["firstresult"]),
         summary=text.partition("\n")[0],
         documentation=text,
+        deprecated=getattr(function, "fastvideo_deprecated", None),
     )

@@ -7,6 +7,10 @@ The surface has one version, `HOOK_VERSION`: its second part grows when a hook i
 goes. A module says which versions it was written for with `HOOK_VERSIONS = ">=1.0,<2"`; without that, any of the first
 major version. `fastvideo plugins hooks` lists all this.
 
+A hook that is to go is marked `deprecated`, with what takes its place, for at least one version of the surface before
+the first part of its version is raised and it is gone. Until then it works as before, and whoever lists plugins is told
+which of them implement it.
+
 Unless a hook says otherwise, it is called once while plugins are put together, before any model is loaded; it returns a
 sequence of descriptions (see `fastvideo_core.extend.base`) and must be quick. What it raises, or a wrong type, makes
 the plugin a failed one: it is named with its distribution, version and the cause, and the others go on.
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     )
     from fastvideo_core.extend.commands import Command
 
-__all__ = ["ENTRY_POINT_GROUP", "HOOK_VERSION", "PROJECT_NAME", "hookimpl", "hookspec", "since"]
+__all__ = ["ENTRY_POINT_GROUP", "HOOK_VERSION", "PROJECT_NAME", "deprecated", "hookimpl", "hookspec", "since"]
 
 PROJECT_NAME = "fastvideo"
 ENTRY_POINT_GROUP = "fastvideo.plugins"
@@ -54,6 +58,16 @@ def since(version: str) -> Callable[[_FunctionT], _FunctionT]:
 
     def mark(function: _FunctionT) -> _FunctionT:
         function.fastvideo_since = version  # type: ignore[attr-defined]  # functions take attributes
+        return function
+
+    return mark
+
+
+def deprecated(remedy: str) -> Callable[[_FunctionT], _FunctionT]:
+    """Mark a hook that will go, with what to implement in its place and from which version on it is gone."""
+
+    def mark(function: _FunctionT) -> _FunctionT:
+        function.fastvideo_deprecated = remedy  # type: ignore[attr-defined]  # functions take attributes
         return function
 
     return mark

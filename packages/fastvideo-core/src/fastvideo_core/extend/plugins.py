@@ -39,6 +39,7 @@ class LoadedPlugin:
         error: Why it is not loaded; None if it is.
         package: The top-level package of its module.
         hooks: Hooks that it implements.
+        deprecated: Those of them that will go, each with what takes its place.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LoadedPlugin:
     error: str | None = None
     package: str = ""
     hooks: tuple[str, ...] = ()
+    deprecated: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -192,4 +194,6 @@ def _load(entry: EntryPoint, manager: pluggy.PluginManager, *, check_requirement
         if manager.has_plugin(entry.name):
             manager.unregister(name=entry.name)
         return replace(loaded, error=describe_failure(error))
-    return replace(loaded, hooks=tuple(sorted(caller.name for caller in callers)))
+    hooks = tuple(sorted(caller.name for caller in callers))
+    remedies = {name: getattr(getattr(hookspecs, name), "fastvideo_deprecated", None) for name in hooks}
+    return replace(loaded, hooks=hooks, deprecated=tuple(f"{name}: {one}" for name, one in remedies.items() if one))
