@@ -10,6 +10,7 @@ from fastvideo_wan.shapes.captions import (
     SHAPE_WORDS,
     draw_caption,
     is_held_out,
+    is_ordered,
 )
 from fastvideo_wan.shapes.scenes import COLOURS, MOTIONS, SHAPES, draw_scene
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, UNKNOWN, build_tokenizer
@@ -50,3 +51,11 @@ def test_the_tokenizer_knows_every_caption_and_has_room_for_it() -> None:
             encoding = tokenizer.encode(draw_caption(draw_scene(rng), rng, is_held_out_wanted=held_out))
             assert UNKNOWN not in encoding.tokens
             assert len(encoding.ids) <= TEXT_LENGTH
+
+
+def test_the_order_of_the_words_matters_where_the_same_words_say_the_opposite() -> None:
+    for motion, words in MOTION_WORDS.items():
+        for phrase in words:
+            others = [other for name, table in MOTION_WORDS.items() if name != motion for other in table]
+            has_anagram = any(sorted(other.split()) == sorted(phrase.split()) for other in others)
+            assert is_ordered(f"a red disc going {phrase}") == has_anagram

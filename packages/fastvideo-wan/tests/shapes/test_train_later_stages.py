@@ -12,7 +12,7 @@ import torch
 
 from fastvideo_core.card import ModelCard
 from fastvideo_wan.models.vae import WanVAE, mean_latents
-from fastvideo_wan.shapes.captions import is_held_out
+from fastvideo_wan.shapes.captions import is_held_out, is_ordered
 from fastvideo_wan.shapes.scenes import draw_scene
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import load_average
@@ -116,6 +116,16 @@ def test_prompts_are_dropped_and_disturbed_as_often_as_said(tiny: TrainConfig) -
     assert 0.07 < sum(p == "" for p in prompts) / 1000 < 0.13
     assert 0.06 < sum(UNKNOWN in p for p in prompts) / 1000 < 0.13
     assert not any(is_held_out(p) for p in prompts if p and UNKNOWN not in p)
+
+
+def test_prompts_in_which_the_order_matters_are_drawn_as_often_as_said(tiny: TrainConfig) -> None:
+    rng, stage = random.Random(0), tiny.dit.model_copy(update={"prompt_drop": 0.0, "unknown_part": 0.0})
+    scenes = [draw_scene(rng) for _ in range(600)]
+    for part in (0.0, 0.5, 1.0):
+        chosen = stage.model_copy(update={"ordered_part": part})
+        prompts = [draw_prompt(scene, rng, chosen) for scene in scenes]
+        moving = [is_ordered(prompt) for prompt, scene in zip(prompts, scenes, strict=True) if scene.motion != "still"]
+        assert sum(moving) / len(moving) == pytest.approx(part + (1 - part) / 5, abs=0.06)
 
 
 def test_a_resumed_run_equals_an_unbroken_one(with_latents: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,11 @@ def names_background(caption: str) -> bool:
     return any(word in caption.lower() for words in BACKGROUND_WORDS.values() for word in words)
 
 
+def is_ordered(caption: str) -> bool:
+    """Return whether the order of a caption's words says where the object moves."""
+    return " from " in f" {caption} "
+
+
 def _compose(scene: Scene, rng: random.Random) -> str:
     words = {
         "a": rng.choice(("a", "a", "one", "the")),

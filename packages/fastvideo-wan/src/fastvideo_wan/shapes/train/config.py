@@ -203,6 +203,8 @@ class DitStage(Settings):
         time_shift: Noise levels are s u / (1 + (s - 1) u) with uniform u and this s; the sampler's flow shift too.
         prompt_drop: Part of the prompts that are replaced by the empty one.
         unknown_part: Part of the prompts into which one or two unknown words are put.
+        ordered_part: Part of the prompts of moving objects in which the order of the words says where they move
+            (`from left to right`), besides those that are drawn so by chance: what is learnt last.
         clips_at_start: Clips of the first bucket that the first step may use, and as large a part of the others'.
         clips_per_step: How many more each step may use, so that latents can be computed meanwhile.
         eval_every: Steps between evaluations of the first bucket.
@@ -222,6 +224,7 @@ class DitStage(Settings):
     time_shift: Annotated[float, Field(ge=1)] = 5.0
     prompt_drop: Part = 0.1
     unknown_part: Part = 0.1
+    ordered_part: Part = 0.0
     clips_at_start: Count = 2048
     clips_per_step: Count = 8
     eval_every: Count = 250

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from fastvideo_wan.shapes.captions import draw_caption
+from fastvideo_wan.shapes.captions import draw_caption, is_ordered
 from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
 from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
@@ -34,6 +34,9 @@ def draw_prompt(scene: Scene, rng: random.Random, stage: DitStage) -> str:
     if rng.random() < stage.prompt_drop:
         return ""
     caption = draw_caption(scene, rng)
+    if scene.motion != "still" and stage.ordered_part and rng.random() < stage.ordered_part:
+        while not is_ordered(caption):
+            caption = draw_caption(scene, rng)
     if rng.random() >= stage.unknown_part:
         return caption
     words = caption.split()
