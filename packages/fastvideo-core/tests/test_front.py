@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
+from importlib_metadata import EntryPoint
 
 from fastvideo_core import VideoGenerator
-from fastvideo_core.errors import InputError, OutputError, ParameterError, PromptError, UnknownCardError
+from fastvideo_core.errors import ConfigError, InputError, OutputError, ParameterError, PromptError, UnknownCardError
+from fastvideo_core.extend import ENTRY_POINT_GROUP, find_plugins, hookimpl
 from fastvideo_core.runtime.engine import Engine
+from fastvideo_testing.samples import HOLD
 from fastvideo_testing.tiny import tiny_card, write_tiny_checkpoint
 
 
@@ -147,3 +153,62 @@ def test_bad_options_of_the_model(options, error, text, folder):
 def test_the_number_format_is_a_choice(folder):
     with VideoGenerator.from_pretrained(str(folder), precision="bfloat16") as generator:
         assert generator.engine.instance.precision == "bfloat16"
+
+
+@pytest.fixture
+def config(folder, tmp_path, monkeypatch):
+    """Write a deploy config with an interceptor on, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    entry = EntryPoint(name="interceptor.hold", value="fastvideo_testing_hold_plugin", group=ENTRY_POINT_GROUP)
+    module = types.ModuleType("fastvideo_testing_hold_plugin")
+    module.interceptors = hookimpl(lambda: [HOLD])
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    installed = find_plugins()
+    monkeypatch.setattr("fastvideo_core.extend.plugins.entry_points", lambda group: [*installed, entry])
+    path = tmp_path / "deploy.yaml"
+    path.write_text(
+        f"card: {folder}\nplugins:\n  interceptor.hold: {{options: {{period: 3}}}}\n"
+        f"cards:\n  tiny:\n    parameters: {{num_inference_steps: 7}}\n"
+        "output: {folder: videos}\nlimits: {max_running: 3}\n"
+    )
+    return path
+
+
+def test_a_deploy_config_says_what_is_not_given(config, tmp_path):
+    with VideoGenerator.from_pretrained(config=config) as generator:
+        assert generator.engine.card.model_id == "tiny"
+        video = generator.generate("x", seed=1)
+        assert video.video_path == "videos/x-1.mp4"
+        assert video.parameters["num_inference_steps"] == 7
+        assert video.parameters.source("num_inference_steps") == "deploy"
+        given = generator.generate("x", seed=1, num_inference_steps=4, output_path="mine")
+        assert (given.parameters["num_inference_steps"], given.video_path) == (4, "mine/x-1.mp4")
+        always = generator.generate("x", seed=1, plugins={"interceptor.hold": {"period": 1}}, save_video=False)
+        assert not np.array_equal(always.frames, video.frames)
+        for plugins, why in (
+            ({"interceptor.hold": {"perid": 1}}, "plugins.interceptor.hold.perid=1: .*nearest: period"),
+            ({"interceptor.hlod": {}}, "plugins.interceptor.hlod=.*is not on here; .*nearest: interceptor.hold"),
+        ):
+            with pytest.raises(ParameterError, match=why):
+                generator.generate("x", plugins=plugins)
+        with pytest.raises(InputError, match="alters results"):
+            generator.generate("x", exact=True)
+
+
+def test_a_model_may_be_another_than_the_configs(config, folder):
+    text = config.read_text().replace(f"card: {folder}", "card: wan-shapes")
+    config.write_text(text)
+    with VideoGenerator.from_pretrained(folder, config=config) as generator:
+        assert generator.engine.card.model_id == "tiny"
+
+
+def test_plugins_of_a_request_need_a_config(generator):
+    with pytest.raises(ParameterError, match="plugins.interceptor.hold=.*the plugin is not on here"):
+        generator.generate("x", plugins={"interceptor.hold": {"period": 1}})
+
+
+def test_no_model_and_no_config_is_refused():
+    with pytest.raises(ParameterError, match="no model is named"):
+        VideoGenerator.from_pretrained()
+    with pytest.raises(ConfigError, match="cannot be read|no such file"):
+        VideoGenerator.from_pretrained(config="nowhere.yaml")

@@ -9,12 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fastvideo_core.errors import InputError, ParameterError
+from fastvideo_core.extend.extensions import NO_EXTENSIONS
 from fastvideo_core.request.build import build_request
 from fastvideo_core.request.media.output import VIDEO_FORMATS, OutputTarget, check_output, default_output
 from fastvideo_core.runtime.engine import Engine, RequestHandle
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 
 if TYPE_CHECKING:
+    from fastvideo_core.deploy import Deployment, ResolvedConfig
     from fastvideo_core.request.media.pixels import Frames
     from fastvideo_core.request.parameters import ResolvedParameters
 
@@ -57,54 +59,68 @@ class VideoGenerator:
 
     Args:
         engine: The engine; the generator closes it.
+        deployment: The deploy config that the engine runs under; None if there is none.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, deployment: Deployment | None = None) -> None:
         self.engine = engine
+        self.deployment = deployment
 
     @classmethod
     def from_pretrained(
         cls,
-        model_path: str | Path,
+        model_path: str | Path | None = None,
         *,
         num_gpus: int = 1,
         device: str = "auto",
         precision: str | None = None,
         revision: str | None = None,
+        config: str | Path | ResolvedConfig | None = None,
         **unsupported: Any,
     ) -> Self:
         """Load a model.
 
         Args:
-            model_path: Hub repository `org/name`, local folder, or id of an installed card.
+            model_path: Hub repository `org/name`, local folder, or id of an installed card; None takes the config's.
             num_gpus: One; other numbers are refused.
             device: "auto", "cpu", "cuda" or "cuda:<index>".
             precision: "float32", "bfloat16" or "float16"; None takes the card's default.
             revision: Commit, tag or branch of a hub repository; None takes the card's own.
+            config: Deploy config: a file, or one that is resolved. Its plugins are on, its limits hold, and its
+                parameters, device, precision and output folder stand in for what is not given here.
             **unsupported: Anything else is refused by name.
 
         Raises:
-            InputError: An option that does not exist here, or an unknown model.
+            InputError: An option that does not exist here, an unknown model, or a config that is wrong.
+            PluginError: A plugin that the config switches on fails.
             CheckpointError: Weights are missing or broken.
             ResourceError: They do not fit.
         """
-        known = "model_path, num_gpus, device, precision, revision"
+        known = "model_path, num_gpus, device, precision, revision, config"
         for name, value in unsupported.items():
             raise ParameterError("there is no such option here", field=name, value=value, allowed=known)
         if num_gpus != 1:
             raise ParameterError("one device runs a model", field="num_gpus", value=num_gpus, allowed="1", nearest=1)
-        name = str(model_path) if revision is None else f"{model_path}@{revision}"
-        return cls(Engine.open(name, device=device, precision=precision))
+        if model_path is None and (config is None or revision is not None):
+            raise ParameterError("no model is named", field="model_path", value=None, allowed="a name, or a config")
+        model = None if model_path is None else str(model_path) if revision is None else f"{model_path}@{revision}"
+        if config is None:
+            return cls(Engine.open(str(model), device=device, precision=precision))
+        from fastvideo_core.deploy import ResolvedConfig, deploy, resolve_config
+
+        deployment = deploy(config if isinstance(config, ResolvedConfig) else resolve_config(config))
+        return cls(deployment.open(model, device=device, precision=precision), deployment)
 
     def generate(
         self,
         request: str | Sequence[str] | Mapping[str, Any],
         *,
-        output_path: str | Path = "outputs",
+        output_path: str | Path | None = None,
         output_video_name: str | None = None,
         save_video: bool = True,
         image_path: Any = None,
         exact: bool = False,
+        plugins: Mapping[str, Mapping[str, Any]] | None = None,
         **parameters: Any,
     ) -> GeneratedVideo | list[GeneratedVideo]:
         """Make a video, or one a prompt.
@@ -112,11 +128,13 @@ class VideoGenerator:
         Args:
             request: A prompt; several prompts; or a mapping with `prompt`, `negative_prompt` and the sections `inputs`,
                 `sampling` and `output`.
-            output_path: A folder, in which the file is named after prompt and seed; or a file with an extension.
+            output_path: A folder, in which the file is named after prompt and seed; or a file with an extension. None
+                takes the config's folder, or `outputs`.
             output_video_name: Name of the file in that folder, without an extension it is an `.mp4`.
             save_video: Whether a file is written.
             image_path: For tasks that take an image: a path, a PIL image, or uint8 pixels (H, W, 3).
             exact: Whether to follow the reference's order of operations to the bit.
+            plugins: Options of plugins that the config switches on, by plugin.
             **parameters: The card's own: `num_frames`, `height`, `width`, `num_inference_steps`, `guidance_scale`,
                 `flow_shift`, `seed`, `fps`, `negative_prompt` and others.
 
@@ -134,15 +152,15 @@ class VideoGenerator:
                 "save_video": save_video,
                 "image_path": image_path,
                 "exact": exact,
+                "plugins": plugins,
                 **parameters,
             }
             return self.generate(**{**given, **_flatten(request)})
         prompts = [request] if isinstance(request, str) else list(request)
-        prepared = [self._prepare(prompt, image_path, parameters, exact=exact) for prompt in prompts]
+        prepared = [self._prepare(prompt, image_path, parameters, plugins, exact=exact) for prompt in prompts]
+        folder = self._folder if output_path is None else Path(output_path)
         targets = [
-            _target(one, prompt, Path(output_path), output_video_name, is_single=len(prompts) == 1)
-            if save_video
-            else None
+            _target(one, prompt, folder, output_video_name, is_single=len(prompts) == 1) if save_video else None
             for one, prompt in zip(prepared, prompts, strict=True)
         ]
         handles = [self.engine.submit_prepared(one) for one in prepared]
@@ -170,9 +188,29 @@ class VideoGenerator:
     ) -> None:
         self.shutdown()
 
-    def _prepare(self, prompt: str, image: Any, parameters: Mapping[str, Any], *, exact: bool) -> PreparedRequest:
-        card = self.engine.card
-        return prepare_request(card, build_request(card, prompt, image=image, exact=exact, parameters=parameters))
+    @property
+    def _folder(self) -> Path:
+        return Path("outputs") if self.deployment is None else self.deployment.resolved.config.output.folder
+
+    def _prepare(
+        self,
+        prompt: str,
+        image: Any,
+        parameters: Mapping[str, Any],
+        plugins: Mapping[str, Mapping[str, Any]] | None,
+        *,
+        exact: bool,
+    ) -> PreparedRequest:
+        card, deployment = self.engine.card, self.deployment
+        request = build_request(card, prompt, image=image, exact=exact, parameters=parameters, plugins=plugins)
+        if deployment is None:
+            return prepare_request(card, request, extensions=NO_EXTENSIONS)
+        return prepare_request(
+            card,
+            request,
+            deploy=deployment.parameters(card, request.task),
+            extensions=deployment.extensions_for(card),
+        )
 
 
 def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:

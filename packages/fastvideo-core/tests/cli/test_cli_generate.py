@@ -187,7 +187,7 @@ def test_quiet_leaves_the_path_alone(flag, generate):
         (["x", "--image", __file__], "image='.*': not an image that can be read; allowed: PNG, JPEG"),
         (
             ["x", "-o", "a.mkv"],
-            "output='a.mkv': unknown extension '.mkv'; allowed: .mp4, .webm, .gif, .png, .safetensors",
+            "output='a.mkv': unknown extension '.mkv'; allowed: .mp4, .webm, .gif, .png, .jpg, ",
         ),
         (["x", "-o", "a"], "output='a': has no extension"),
         (["x", "-o", ""], "output='': not a file name"),
@@ -457,3 +457,26 @@ def test_progress_on_a_terminal_and_the_path_in_a_pipe(place, tiny):
     assert (process.returncode, out) == (0, b"a.mp4\n")
     assert b"loading tiny" in shown
     assert b"left" in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        (
+            "interceptor.hold.period=3",
+            "plugins.interceptor.hold={'period': 3}: the plugin is not on here; allowed: n",
+        ),
+        ("period=3", "plugin='period=3': names no plugin's option; allowed: KIND.NAME.OPTION=VALUE"),
+        ("interceptor.hold", "set='interceptor.hold': not an assignment"),
+    ],
+)
+def test_options_of_plugins_that_are_off_are_refused_before_loading(option, why, generate, left):
+    ran = generate("x", "--plugin", option)
+    assert ran.code == 2
+    assert why in ran.error
+    assert left() == []
+
+
+def test_an_option_of_a_plugin_is_given_once(generate):
+    twice = ("--plugin", "interceptor.hold.period=3", "--plugin", "interceptor.hold.period=4")
+    assert "plugins.interceptor.hold.period=4: given twice" in generate("x", *twice).error

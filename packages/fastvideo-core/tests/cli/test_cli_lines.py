@@ -172,3 +172,14 @@ def test_urgency_and_deadline_are_the_requests_own(tmp_path):
     assert (second.ask.latency_class, second.ask.deadline_s) == (None, 3)
     assert "deadline_s=True: a JSON boolean; allowed: a number of seconds" in str(third.error)
     assert "latency_class=1: a JSON number; allowed: text" in str(fourth.error)
+
+
+def test_options_of_plugins_are_the_requests_own(read_one):
+    line = read_one('{"prompt": "x", "plugins": {"interceptor.hold": {"period": 3}}}')
+    assert line.ask.plugins == {"interceptor.hold": {"period": 3}}
+    assert line.ask.parameters == {}
+    wrong = read_one('{"prompt": "x", "plugins": {"interceptor.hold": 3}}')
+    assert "plugins.interceptor.hold=3: a JSON number; allowed: an object of options" in str(wrong.error)
+    assert "plugins=[]: a JSON array; allowed: an object of options by plugin" in str(
+        read_one('{"prompt": "x", "plugins": []}').error
+    )

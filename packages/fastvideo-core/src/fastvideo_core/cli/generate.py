@@ -21,8 +21,10 @@ from fastvideo_core.cli.jobs import (
 from fastvideo_core.cli.options import (
     add_engine_options,
     add_parameter_options,
+    add_plugin_options,
     add_quiet_option,
     given_parameters,
+    given_plugins,
 )
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.progress import open_display
@@ -68,6 +70,7 @@ def add_arguments(parser: Parser) -> None:
     add_engine_options(parser)
     add_config_option(parser)
     add_parameter_options(parser)
+    add_plugin_options(parser)
     add_quiet_option(parser)
 
 
@@ -114,7 +117,7 @@ def _plan(args: Namespace, setup: Setup) -> list[Job]:
     paths = _named_outputs(args)
     card = setup.find_card(args.card)
     check_engine_options(card, device=args.device, precision=args.precision)
-    ask = Ask(args.prompt, args.task, args.image, _inputs(args), args.exact, given)
+    ask = Ask(args.prompt, args.task, args.image, _inputs(args), args.exact, given, given_plugins(args))
     suffix = paths[0].suffix.lower() if paths else usual_suffix(card, ask, setup.suffix)
     requests = _prepare_all(card, ask, suffix, args.num_videos, setup)
     space = sum(needed_bytes(prepared, suffix) for prepared, _ in requests)

@@ -63,6 +63,7 @@ class Ask:
         inputs: Other inputs by name: paths, and of actions their numbers.
         is_exact: Whether the reference's order of operations is asked for.
         parameters: Parameters that were given, and only those.
+        plugins: Options of plugins, by plugin.
         request_id: Id of the request; None makes one up.
         latency_class: How urgent it is; None is the usual.
         deadline_s: Seconds after its start in which it is wanted.
@@ -75,6 +76,7 @@ class Ask:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     is_exact: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     request_id: str | None = None
     latency_class: str | None = None
     deadline_s: float | None = None
@@ -146,12 +148,13 @@ def prepare_ask(
     Raises:
         InputError: The card does not take it.
     """
+    from fastvideo_core.extend.extensions import NO_EXTENSIONS
     from fastvideo_core.request.build import build_request
     from fastvideo_core.runtime.prepare import prepare_request
 
     request = build_request(
         card, ask.prompt, task=ask.task, image=ask.image, inputs=ask.inputs, exact=ask.is_exact,
-        parameters=ask.parameters, request_id=ask.request_id, latency_class=ask.latency_class,
+        parameters=ask.parameters, plugins=ask.plugins, request_id=ask.request_id, latency_class=ask.latency_class,
         deadline_s=ask.deadline_s,
     )  # fmt: skip
     task = card.task(request.task)
@@ -162,7 +165,7 @@ def prepare_ask(
         card,
         request.model_copy(update={"outputs": outputs}),
         deploy=None if setup is None else setup.parameters(card, request.task),
-        extensions=None if setup is None else setup.extensions(card),
+        extensions=NO_EXTENSIONS if setup is None else setup.extensions(card) or NO_EXTENSIONS,
     )
     _check_fits(prepared, suffix)
     return prepared, artifact

@@ -27,10 +27,16 @@ _OWN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "id": (str, int),
     "image": str,
     "latency_class": str,
+    "plugins": dict,
     "prompt": str,
     "task": str,
 }
-_KINDS = {"deadline_s": "a number of seconds", "exact": "true or false", "id": "text or a whole number"}
+_KINDS = {
+    "deadline_s": "a number of seconds",
+    "exact": "true or false",
+    "id": "text or a whole number",
+    "plugins": "an object of options by plugin",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +181,21 @@ def _read_ask(values: Mapping[str, Any], request_id: str, is_exact: bool) -> Ask
         image=own.get("image"),
         is_exact=own.get("exact", is_exact),
         parameters={name: value for name, value in values.items() if name not in _OWN_FIELDS},
+        plugins=_plugins(own.get("plugins", {})),
         request_id=request_id,
         latency_class=own.get("latency_class"),
         deadline_s=own.get("deadline_s"),
         front_names=tuple(_OWN_FIELDS),
     )
+
+
+def _plugins(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    for name, options in given.items():
+        if not isinstance(options, dict):
+            raise ParameterError(
+                f"a JSON {_json_name(options)}", field=f"plugins.{name}", value=options, allowed="an object of options"
+            )
+    return dict(given)
 
 
 def _own_field(name: str, value: Any) -> Any:

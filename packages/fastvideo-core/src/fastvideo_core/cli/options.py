@@ -8,7 +8,14 @@ from typing import Any
 from fastvideo_core.cli.parser import Parser, assignment, number
 from fastvideo_core.errors import ParameterError
 
-__all__ = ["add_engine_options", "add_parameter_options", "add_quiet_option", "given_parameters"]
+__all__ = [
+    "add_engine_options",
+    "add_parameter_options",
+    "add_plugin_options",
+    "add_quiet_option",
+    "given_parameters",
+    "given_plugins",
+]
 
 _NUMBERS = {
     "num_frames": "frames of the video",
@@ -56,6 +63,45 @@ def add_parameter_options(parser: Parser) -> None:
         help="any parameter of the card, or with a dot a key of the deploy config, such as limits.max_running; VALUE "
         "is JSON, or text where it is no JSON; may be repeated",
     )
+
+
+def add_plugin_options(parser: Parser) -> None:
+    """Add `--plugin`, for options of plugins that a request may set."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        type=plugin_option,
+        metavar="KIND.NAME.OPTION=VALUE",
+        help="an option of a plugin that the deploy config switches on, for this request alone; may be repeated",
+    )
+
+
+def plugin_option(text: str) -> tuple[str, str, Any]:
+    """Read `KIND.NAME.OPTION=VALUE` as plugin, option and value.
+
+    Raises:
+        ParameterError: It is no such assignment.
+    """
+    name, value = assignment(text)
+    plugin, separator, option = name.rpartition(".")
+    if not separator or "." not in plugin or not option:
+        raise ParameterError("names no plugin's option", field="plugin", value=text, allowed="KIND.NAME.OPTION=VALUE")
+    return plugin, option, value
+
+
+def given_plugins(args: Namespace) -> dict[str, dict[str, Any]]:
+    """Return the plugins' options that were given, by plugin.
+
+    Raises:
+        ParameterError: One was given twice.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for plugin, option, value in args.plugin:
+        if option in given.setdefault(plugin, {}):
+            raise ParameterError("given twice", field=f"plugins.{plugin}.{option}", value=value, allowed="once")
+        given[plugin][option] = value
+    return given
 
 
 def add_quiet_option(parser: Parser) -> None:

@@ -23,7 +23,7 @@ from fastvideo_core.request.parameters import ResolvedParameters, resolve_parame
 from fastvideo_core.runtime.catalog import Catalog
 
 if TYPE_CHECKING:
-    from fastvideo_core.runtime.engine import RuntimeOptions
+    from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 
 __all__ = ["Deployment", "check_sections", "deploy", "load_extensions"]
 
@@ -185,6 +185,32 @@ class Deployment:
             num_workers=config.pool.workers,
             memory_bytes=None if limits.memory is None else int(limits.memory),
             costs_file=config.costs_file,
+        )
+
+    def open(
+        self, name: str | None = None, *, device: str = "auto", precision: str | None = None, **options: Any
+    ) -> Engine:
+        """Load a card as the config says, and start an engine for it.
+
+        Args:
+            name: The card; None takes the config's.
+            device: In place of the config's, unless it is "auto".
+            precision: In place of the config's.
+            **options: What else `Engine.open` takes, such as `store`.
+
+        Raises:
+            FastVideoError: As of `find_card`, `check` and `Engine.open`.
+        """
+        from fastvideo_core.runtime.engine import Engine
+
+        card = self.find_card(name)
+        return Engine.open(
+            card,
+            device=self.device(card) if device == "auto" else device,
+            precision=precision or self.precision(card),
+            options=self.runtime_options(),
+            extensions=self.extensions_for(card),
+            **options,
         )
 
     def check(self, card: ModelCard) -> None:

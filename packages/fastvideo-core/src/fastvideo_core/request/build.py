@@ -34,6 +34,7 @@ def build_request(
     outputs: Sequence[str] = (),
     exact: bool = False,
     parameters: Mapping[str, Any] | None = None,
+    plugins: Mapping[str, Mapping[str, Any]] | None = None,
     request_id: str | None = None,
     latency_class: str | None = None,
     deadline_s: float | None = None,
@@ -49,6 +50,7 @@ def build_request(
         outputs: Artifacts by name; empty takes the task's default.
         exact: Whether the reference's order of operations is asked for.
         parameters: Parameters by name.
+        plugins: Options of plugins that are on where it runs, by plugin.
         request_id: Id; None makes one up.
         latency_class: Scheduling class; None takes the usual one.
         deadline_s: Seconds after acceptance by which the result is wanted.
@@ -69,6 +71,7 @@ def build_request(
             task=chosen,
             inputs=tuple(parts),
             parameters=dict(parameters or {}),
+            plugins={name: dict(options) for name, options in (plugins or {}).items()},
             outputs=OutputSpec(artifacts=tuple(outputs)),
             exact=exact,
             deadline_s=deadline_s,

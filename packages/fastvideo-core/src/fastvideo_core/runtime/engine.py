@@ -209,6 +209,7 @@ class Engine:
         image: Any = None,
         outputs: Sequence[str] = (),
         exact: bool = False,
+        plugins: Mapping[str, Mapping[str, Any]] | None = None,
         on_event: Callable[[Any], None] | None = None,
         **parameters: Any,
     ) -> GenerationResult:
@@ -220,6 +221,7 @@ class Engine:
             image: For tasks that take one: a path, a PIL image, or uint8 pixels (H, W, 3).
             outputs: Artifacts by name; empty takes the task's default.
             exact: Whether to follow the reference's order of operations to the bit.
+            plugins: Options of plugins that are on, by plugin.
             on_event: Called with every event; see `submit`.
             **parameters: Parameters of the task; those left out are resolved from the card.
 
@@ -229,7 +231,7 @@ class Engine:
         """
         request = self.make_request(
             prompt, task=task, image=image, outputs=outputs, exact=exact,
-            parameters=parameters,
+            parameters=parameters, plugins=plugins,
         )  # fmt: skip
         handle = self.submit(request, on_event=on_event)
         try:
@@ -250,6 +252,7 @@ class Engine:
         outputs: Sequence[str] = (),
         exact: bool = False,
         parameters: Mapping[str, Any] | None = None,
+        plugins: Mapping[str, Mapping[str, Any]] | None = None,
         request_id: str | None = None,
         latency_class: str | None = None,
         deadline_s: float | None = None,
@@ -257,7 +260,7 @@ class Engine:
         """Build a request of this card from a prompt; see `generate` and `Request`."""
         return build_request(
             self.card, prompt, task=task, image=image, outputs=outputs, exact=exact, parameters=parameters,
-            request_id=request_id, latency_class=latency_class, deadline_s=deadline_s,
+            plugins=plugins, request_id=request_id, latency_class=latency_class, deadline_s=deadline_s,
         )  # fmt: skip
 
     def submit(self, request: Request, *, on_event: Callable[[Any], None] | None = None) -> RequestHandle:
@@ -330,7 +333,13 @@ class Engine:
             prompt, task=task or stream_task(self.card, has_image=image is not None), image=image, exact=exact,
             parameters=parameters, request_id=session_id, latency_class=latency_class,
         )  # fmt: skip
-        return self._sessions.open(prepare_request(self.card, request), options or SessionOptions(), parked=parked)
+        return self.session_prepared(prepare_request(self.card, request), options, parked=parked)
+
+    def session_prepared(
+        self, prepared: PreparedRequest, options: SessionOptions | None = None, *, parked: ParkedState | None = None
+    ) -> Session:
+        """Begin the stream of a request that `prepare_request` has checked against this engine's card."""
+        return self._sessions.open(prepared, options or SessionOptions(), parked=parked)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
