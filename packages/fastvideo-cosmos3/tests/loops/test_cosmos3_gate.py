@@ -13,7 +13,7 @@ from fastvideo_testing.gate import MODES, GatePlan, run_gate
 from fastvideo_testing.gate.faults import Fault
 
 SMALL = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 2}
-ACTING = {"chunk_size": 4, "resolution_tier": "256", "embodiment": "umi", "num_inference_steps": 1}
+ACTING = {"chunk_size": 4, "resolution_tier": "256p", "embodiment": "umi", "num_inference_steps": 1}
 IMAGE = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
 CHOSEN = [mode for mode in MODES if mode.name in ("interleaved through bytes", "batched", "exact on the engine")]
 

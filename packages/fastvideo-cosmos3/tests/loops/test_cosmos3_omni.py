@@ -85,7 +85,7 @@ def test_text_is_streamed_and_one_file_has_the_sound(engine, tmp_path):
 
 def test_actions_come_with_thoughts_video_and_sound(engine):
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
-    settings = {"chunk_size": 4, "resolution_tier": "256", "embodiment": "pusht", "fps": 5.0}
+    settings = {"chunk_size": 4, "resolution_tier": "256p", "embodiment": "pusht", "fps": 5.0}
     result = run(
         engine, "omni_policy", image=image, outputs=("video", "text", "actions"), num_inference_steps=2, seed=1,
         max_tokens=4, **settings,

@@ -104,7 +104,7 @@ def test_actions(engine, pipeline, mode):
         view_point="wrist_view", **given,
     )  # fmt: skip
     outputs = OUTPUTS if mode == "forward_dynamics" else (*OUTPUTS, "actions")
-    settings = {"embodiment": "umi", "chunk_size": 4, "resolution_tier": "256", "view_point": "wrist_view"}
+    settings = {"embodiment": "umi", "chunk_size": 4, "resolution_tier": "256p", "view_point": "wrist_view"}
     result = run(engine, mode, inputs=inputs, outputs=outputs, **settings, **steps)
     sound = {"enable_sound": True} if mode == "policy_sound" else {}
     latents, shown = reference(pipeline, action=condition, **sound, **steps)

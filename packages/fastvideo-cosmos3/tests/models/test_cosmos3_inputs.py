@@ -56,7 +56,7 @@ def test_tables_of_embodiments_are_those_of_diffusers():
 
     assert dict(embodiments.DOMAINS) == reference._EMBODIMENT_TO_DOMAIN_ID
     assert dict(embodiments.ACTION_WIDTHS) == reference._EMBODIMENT_TO_RAW_ACTION_DIM
-    bins = {tier: {float(k): v for k, v in sizes.items()} for tier, sizes in reference._ACTION_RESOLUTION_BINS.items()}
+    bins = {f"{tier}p": {float(k): v for k, v in sizes.items()} for tier, sizes in reference._ACTION_RESOLUTION_BINS.items()}
     assert {tier: dict(sizes) for tier, sizes in embodiments.CANVASES.items()} == bins
 
 
@@ -81,7 +81,7 @@ def test_views_are_laid_out_as_in_diffusers(pipeline, size):
     frames = np.stack([picture(*size, seed) for seed in range(2)])
     images = [Image.fromarray(frame) for frame in frames]
     expected, content, height, width = pipeline._prepare_action_video_conditioning(images, 256, 5, "cpu", torch.float32)
-    view = action_view(frames, tier="256", num_frames=5, grid=16)
+    view = action_view(frames, tier="256p", num_frames=5, grid=16)
     assert torch.equal(view.pixels_1PTHW, expected)
     assert [view.height, view.width, view.content_height, view.content_width] == content.int().tolist()
     assert (view.height, view.width) == (height, width)

@@ -236,7 +236,7 @@ def _acting(facts: Cosmos3Facts) -> dict[str, ParameterSpec]:
             description="Actions; there is one frame more.",
         ),
         "resolution_tier": ParameterSpec(
-            type="string", default="480", choices=tuple(CANVASES), description="Canvas that the view is laid on."
+            type="string", default="480p", choices=tuple(CANVASES), description="Canvas that the view is laid on."
         ),
         "view_point": ParameterSpec(
             type="string", default="ego_view", choices=tuple(VIEW_POINTS), description="Where the camera is."
