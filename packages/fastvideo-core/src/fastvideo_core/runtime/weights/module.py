@@ -16,6 +16,7 @@ from fastvideo_core.runtime.weights.files import WeightFiles
 from fastvideo_core.runtime.weights.keys import NamePredicate, Rename, keep_name, no_name
 from fastvideo_core.runtime.weights.match import Match, match_names
 from fastvideo_core.runtime.weights.reader import read_tensors
+from fastvideo_core.runtime.weights.scaled import read_scales, rescaled
 from fastvideo_core.runtime.weights.skeleton import ModuleT, build_skeleton
 from fastvideo_core.runtime.weights.text import format_bytes
 
@@ -83,7 +84,8 @@ def load_module(
     Args:
         build: Makes the module, on the CPU, with any values; nothing that it makes for parameters is kept.
         files: Checked files.
-        dtype: What floats become; None leaves them as they are on disk. Buffers that are not in the files keep theirs.
+        dtype: What floats become; None leaves them as they are on disk, those with a scale beside them as float32.
+            Buffers that are not in the files keep theirs.
         device: Where the module is put.
         key_map: From a name in the files to a name in the module.
         keep_float32: Names in the module whose floats are held in float32 whatever `dtype` is.
@@ -147,10 +149,16 @@ def _read_all(
     total_bytes = sum(entries[name].num_bytes for name in match.targets)
     placed: dict[str, torch.Tensor] = {}
     done_bytes = 0
+    scales = read_scales(files, match.targets.keys())
     for name, tensor in read_tensors(
-        files, dtype=dtype, device=device, keep_float32=is_float32, names=match.targets.keys()
+        files,
+        dtype=dtype,
+        device=device,
+        keep_float32=lambda name: is_float32(name) or name in scales,
+        names=match.targets.keys(),
     ):
-        placed[name] = tensor
+        held = torch.float32 if dtype is None or is_float32(name) else dtype
+        placed[name] = rescaled(tensor.float(), scales[name], held) if name in scales else tensor
         done_bytes += entries[name].num_bytes
         if on_progress is not None:
             on_progress(done_bytes, total_bytes)
