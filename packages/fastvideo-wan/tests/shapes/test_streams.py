@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastvideo_wan.shapes.captions import is_held_out, names_background
+from fastvideo_wan.shapes.captions import is_held_out, is_ordered, names_background
 from fastvideo_wan.shapes.judge import judge_clip
 from fastvideo_wan.shapes.render import render_clip, render_wrapped, to_uint8_frames
 from fastvideo_wan.shapes.scenes import Scene
@@ -104,6 +104,19 @@ def test_captions_name_a_background_that_changes() -> None:
             assert not is_held_out(caption)
             assert names_background(caption) or "background" not in turn.changed
     assert all(is_held_out(caption) for caption in draw_captions(stream, rng, is_held_out_wanted=True))
+
+
+def test_captions_may_say_the_way_by_the_order_of_words() -> None:
+    rng, counts = random.Random(3), [0, 0]
+    for _ in range(60):
+        stream = draw_stream(rng)
+        (always,) = draw_captions(stream, rng, ordered_part=1.0)
+        (seldom,) = draw_captions(stream, rng)
+        if stream[0].scene.motion != "still":
+            assert is_ordered(always)
+            counts[0] += 1
+            counts[1] += is_ordered(seldom)
+    assert counts[1] < counts[0] / 2
 
 
 def test_ranges_bound_what_is_drawn() -> None:

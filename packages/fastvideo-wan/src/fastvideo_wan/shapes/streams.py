@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastvideo_wan.shapes.captions import draw_caption, names_background
+from fastvideo_wan.shapes.captions import draw_caption, is_ordered, names_background
 from fastvideo_wan.shapes.render import render_wrapped
 from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, FRAME_SIZE, MOTIONS, SHAPES, Scene
 
@@ -148,12 +148,24 @@ def turn_of_chunk(stream: Sequence[Turn], num_chunks: int) -> list[int]:
     return [sum(turn.first_chunk <= chunk for turn in stream) - 1 for chunk in range(num_chunks)]
 
 
-def draw_captions(stream: Sequence[Turn], rng: random.Random, *, is_held_out_wanted: bool = False) -> list[str]:
-    """Return a caption for each turn; one at which the background changes names it. Advances `rng`."""
+def draw_captions(
+    stream: Sequence[Turn], rng: random.Random, *, is_held_out_wanted: bool = False, ordered_part: float = 0.0
+) -> list[str]:
+    """Return a caption for each turn; one at which the background changes names it. Advances `rng`.
+
+    Args:
+        stream: The turns.
+        rng: Source of randomness.
+        is_held_out_wanted: Whether captions are from those that are never trained on.
+        ordered_part: Part of the captions of moving objects in which the order of the words must say where they move.
+    """
     captions = []
     for turn in stream:
+        must_order = ordered_part > 0 and turn.scene.motion != "still" and rng.random() < ordered_part
         caption = draw_caption(turn.scene, rng, is_held_out_wanted=is_held_out_wanted)
-        while "background" in turn.changed and not names_background(caption):
+        while ("background" in turn.changed and not names_background(caption)) or (
+            must_order and not is_ordered(caption)
+        ):
             caption = draw_caption(turn.scene, rng, is_held_out_wanted=is_held_out_wanted)
         captions.append(caption)
     return captions

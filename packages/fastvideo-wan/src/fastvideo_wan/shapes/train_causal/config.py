@@ -67,6 +67,7 @@ class CausalStage(Settings):
         weight_decay: Decoupled decay of matrices.
         time_shift: Noise levels are s u / (1 + (s - 1) u) with uniform u and this s; the sampler's flow shift too.
         prompt_drop: Part of the streams whose prompts are all empty.
+        ordered_part: Part of the prompts of moving objects in which the order of the words must say where they move.
         unknown_part: Part of the prompts into which one or two unknown words are put.
         recache_part: Part of the streams with a turn whose past is read anew with the turn's prompt, as a session does
             when its prompt changes.
@@ -89,6 +90,7 @@ class CausalStage(Settings):
     weight_decay: Part = 0.01
     time_shift: Annotated[float, Field(ge=1)] = 5.0
     prompt_drop: Part = 0.1
+    ordered_part: Part = 0.2
     unknown_part: Part = 0.1
     recache_part: Part = 0.5
     noisy_part: Part = 0.5

@@ -56,7 +56,7 @@ def draw_lesson(
 
 def draw_prompts(stream: Sequence[Turn], rng: random.Random, stage: CausalStage) -> list[str]:
     """Return a caption for each turn, now and then none for all, now and then with unknown words; advances `rng`."""
-    captions = draw_captions(stream, rng)
+    captions = draw_captions(stream, rng, ordered_part=stage.ordered_part)
     if rng.random() < stage.prompt_drop:
         return [""] * len(captions)
     return [_with_unknown(caption, rng) if rng.random() < stage.unknown_part else caption for caption in captions]
