@@ -22,6 +22,7 @@ _HERE = "fastvideo_core.cli"
 
 COMMANDS = {
     "generate": Command("make a video, or several, from a prompt", f"{_HERE}.generate"),
+    "stream": Command("make a stream that takes new prompts while it runs", f"{_HERE}.stream"),
     "batch": Command("run the requests of a JSON Lines file together", f"{_HERE}.batch"),
     "cards": Command("list the installed model cards", f"{_HERE}.cards"),
     "card": Command(

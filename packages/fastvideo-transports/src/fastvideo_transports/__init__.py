@@ -1,0 +1,3 @@
+"""Transports for FastVideo. Imports no torch."""
+
+__all__: list[str] = []
