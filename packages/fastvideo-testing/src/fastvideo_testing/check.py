@@ -21,6 +21,11 @@ from fastvideo_core.runtime.weights.needs import find_weights
 
 __all__ = ["Check", "CheckResult", "checks_of", "main", "run_checks"]
 
+_SPEC_HOOKS = (
+    "attention_backends", "config_sections", "doctor_checks", "interceptors", "observers", "program_templates",
+    "rewards", "samplers", "training_methods", "transports", "workflow_nodes",
+)  # fmt: skip
+"""Hooks that give descriptions."""
 SMALL = {"num_frames": 9, "height": 32, "width": 32}
 MAX_BYTES = 256 << 20
 """Cards with more weights than this are checked where they are named, and not of themselves."""
@@ -110,10 +115,22 @@ def checks_of(plugin: str, card_name: str | None, folder: Path) -> Iterator[Chec
     yield Check(plugin, "loads", load)
     if loaded.error is not None:
         return
+    yield from _description_checks(registry, plugin)
     named = None if card_name is None else Catalog.installed().find(card_name)
     yield from _family_checks(registry, plugin, named, folder)
     yield from _hook_checks(registry, plugin, named, folder)
     yield from _transport_checks(registry, plugin)
+
+
+def _description_checks(registry: PluginRegistry, plugin: str) -> Iterator[Check]:
+    from fastvideo_testing.contract import attention
+
+    for hook in _SPEC_HOOKS:
+        for spec in registry.call_one(plugin, hook) or ():
+            yield Check(spec.name, "what the description names is there", partial(attention.check_references, spec))
+    for spec in registry.call_one(plugin, "attention_backends") or ():
+        if attention.why_not_here(spec) is None:
+            yield Check(spec.name, "it attends", partial(attention.check_attention, spec))
 
 
 def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | None, folder: Path) -> Iterator[Check]:

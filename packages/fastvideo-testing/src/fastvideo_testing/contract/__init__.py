@@ -5,17 +5,26 @@ One class a kind, of which a plugin's tests derive, overriding one fixture:
     ModelFamilyContract   card: a card whose weights are here
     InterceptorContract   spec: its InterceptorSpec
     ObserverContract      spec: its ObserverSpec
+    AttentionContract     spec: its AttentionBackendSpec
     TransportContract     spec: its TransportSpec
 
-The promises themselves are functions in `family`, `hooks` and `transport`, which raise `ContractError`.
+The promises themselves are functions in `family`, `hooks`, `attention` and `transport`, which raise `ContractError`.
 """
 
 from fastvideo_testing.contract.base import ContractError
 from fastvideo_testing.contract.suite import (
+    AttentionContract,
     InterceptorContract,
     ModelFamilyContract,
     ObserverContract,
     TransportContract,
 )
 
-__all__ = ["ContractError", "InterceptorContract", "ModelFamilyContract", "ObserverContract", "TransportContract"]
+__all__ = [
+    "AttentionContract",
+    "ContractError",
+    "InterceptorContract",
+    "ModelFamilyContract",
+    "ObserverContract",
+    "TransportContract",
+]

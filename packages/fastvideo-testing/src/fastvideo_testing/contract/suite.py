@@ -15,10 +15,16 @@ from typing import Any, ClassVar
 import pytest
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.extend import InterceptorSpec, ObserverSpec, TransportSpec
-from fastvideo_testing.contract import family, hooks, transport
+from fastvideo_core.extend import AttentionBackendSpec, InterceptorSpec, ObserverSpec, TransportSpec
+from fastvideo_testing.contract import attention, family, hooks, transport
 
-__all__ = ["InterceptorContract", "ModelFamilyContract", "ObserverContract", "TransportContract"]
+__all__ = [
+    "AttentionContract",
+    "InterceptorContract",
+    "ModelFamilyContract",
+    "ObserverContract",
+    "TransportContract",
+]
 
 SMALL: Mapping[str, Any] = {"num_frames": 9, "height": 32, "width": 32}
 
@@ -132,6 +138,25 @@ class ObserverContract(_HookedContract):
     def test_it_lives_through_failures_and_closes(self, spec: ObserverSpec, card: ModelCard) -> None:
         """See `hooks.check_observer_calls`."""
         hooks.check_observer_calls(spec, card, self.parameters)
+
+
+class AttentionContract:
+    """An attention backend. Override the fixture `spec`: its `AttentionBackendSpec`."""
+
+    @pytest.fixture
+    def spec(self) -> AttentionBackendSpec:
+        """Return its description."""
+        raise pytest.UsageError("override the fixture `spec`")
+
+    def test_what_the_description_names_is_there(self, spec: AttentionBackendSpec) -> None:
+        """See `attention.check_references`."""
+        attention.check_references(spec)
+
+    def test_it_attends(self, spec: AttentionBackendSpec) -> None:
+        """See `attention.check_attention`."""
+        if (reason := attention.why_not_here(spec)) is not None:
+            pytest.skip(reason)
+        attention.check_attention(spec)
 
 
 class TransportContract:
