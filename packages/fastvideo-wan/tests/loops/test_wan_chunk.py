@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,8 +19,10 @@ from fastvideo_core.loop.base import LoopContext, LoopRequest
 from fastvideo_core.loop.chunks import PushImage, PushText, attach_slabs, fork_state
 from fastvideo_core.loop.state import decode_state, encode_state
 from fastvideo_core.loop.work import Done
+from fastvideo_core.request.base import VideoPart
 from fastvideo_core.request.build import build_request
 from fastvideo_core.request.cancel import CancelScope
+from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.runtime.prepare import prepare_request
 from fastvideo_core.runtime.run import make_generator
 from fastvideo_wan.loops.chunk_schedule import draw_noise
@@ -30,6 +33,7 @@ from fastvideo_wan.loops.chunk_state import (
     ChunkPromptsPayload,
     ChunkRereadPayload,
 )
+from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache
 
 SEED = 7
@@ -62,17 +66,25 @@ class Stream:
         frames: The frames that came out, in pieces.
     """
 
-    def __init__(self, model, *, exact=False, prompt=FIRST, num_frames=None, pool=None, is_session=True):
+    def __init__(
+        self, model, *, exact=False, prompt=FIRST, num_frames=None, pool=None, is_session=True, task=None, **inputs
+    ):
         self.model, self.card = model, model.card
         parameters = {"seed": SEED} | ({} if num_frames is None else {"num_frames": num_frames})
-        request = build_request(self.card, prompt, outputs=("video",), parameters=parameters, exact=exact)
+        given = {"image": inputs.pop("image", None), "inputs": inputs}
+        request = build_request(
+            self.card, prompt, task=task or "text_to_video", outputs=("video",), parameters=parameters, exact=exact,
+            **given,
+        )  # fmt: skip
         prepared = prepare_request(self.card, request)
         self.pool = pool or SlabPool(CACHE, 64, self.card.caches[CACHE].block_bytes)
         self.exact, self.payloads, self.pieces = exact, [], []
-        embeds = self._run(prepared, "text_encode", prepared.inputs)["embeds"]
+        edges = {"text": self._run(prepared, "text_encode", prepared.inputs)["embeds"]}
+        if task is not None:
+            edges["video_latents"] = self._run(prepared, "clip_encode", prepared.inputs)["latents"]
         self.loop, self.step = model.loop("chunk_rollout"), model.steps["chunk_rollout"]
         ctx = LoopContext(make_generator, {CACHE: self.pool})
-        self.state = self.loop.init(self._request(prepared, {"text": embeds}, is_session=is_session), ctx)
+        self.state = self.loop.init(self._request(prepared, edges, is_session=is_session), ctx)
         self.clean = {}
 
     def _request(self, prepared, inputs, *, is_session=False, loop="chunk_rollout"):
@@ -143,6 +155,7 @@ class Plain:
         from diffusers import WanPipeline
 
         self.pipeline = WanPipeline.from_pretrained(str(checkpoint))
+        self.texts = [self.text(prompt) for prompt in (FIRST, SECOND)]
         self.rule, self.shift, self.boundary = rule, shift, boundary
         sigmas = [Fraction(step, 1000) for step in steps]
         self.sigmas = [float(shift * s / (1 + (shift - 1) * s)) for s in sigmas]
@@ -172,7 +185,7 @@ class Plain:
         counts = torch.tensor(sizes) * frame_tokens
         mask = self.mask(chunk, switch, anew).repeat_interleave(counts, 0).repeat_interleave(counts, 1)
         times = torch.tensor([*[0.0] * chunk, time]).repeat_interleave(counts)[None]
-        texts = [self.text(FIRST), self.text(SECOND)]
+        texts = self.texts
         which = [int(number >= switch) for number in range(chunk + 1)]
         if anew and chunk >= switch:
             for number in reread(self.rule, switch)[0]:
@@ -504,3 +517,51 @@ def test_streams_in_one_call_are_those_alone(causal_instance, name):
     for one, other in zip(streams, alone, strict=True):
         for chunk, latents in other.clean.items():
             assert relative_error(one.clean[chunk], latents) < 1e-4
+
+
+def test_an_image_stands_still_for_the_first_chunk(causal_instance):
+    model = causal_instance("sink")
+    image = np.random.default_rng(0).integers(0, 255, (40, 48, 3), np.uint8)
+    stream = Stream(model, task="image_to_video", image=image).until(3)
+    vae = model.component("vae")
+    still = torch.from_numpy(resize_image(image, height=32, width=32)).permute(2, 0, 1).float() / 127.5 - 1
+    clip = still[None, :, None].expand(1, 3, 5, 32, 32)
+    latents = vae.normalize(mean_latents(vae.encode(clip)))
+    kinds = [type(payload).__name__ for payload in stream.payloads[:3]]
+    assert kinds == ["ChunkPromptsPayload", "ChunkDecodePayload", "ChunkCommitPayload"]
+    read = stream.payloads[2]
+    assert torch.allclose(read.latents_1CTHW, latents, atol=1e-5) and read.time == 0.0
+    assert stream.state.given_1CTHW is None and 0 not in stream.clean
+    # The second chunk is what the plain formulation gives after that one.
+    later = next(p for p in stream.payloads if isinstance(p, ChunkDenoisePayload) and p.chunk == 1)
+    assert [content.key_Z1LNK.shape[2] for content in later.windows["cond"]] == [8]
+
+
+def test_a_video_is_gone_on_from_at_its_end_block_by_block(causal_instance, checkpoint):
+    model = causal_instance("sink")
+    frames = np.random.default_rng(1).integers(0, 255, (18, 32, 32, 3), np.uint8)
+    stream = Stream(model, task="video_to_video", video=VideoPart(name="video", frames=frames, fps=16.0)).until(3)
+    vae = model.component("vae")
+    clip = torch.from_numpy(frames[-13:]).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    latents = vae.normalize(mean_latents(vae.encode(clip)))
+    commits = [p for p in stream.payloads if isinstance(p, ChunkCommitPayload)]
+    assert torch.allclose(commits[0].latents_1CTHW, latents[:, :, :2], atol=1e-5)
+    assert torch.allclose(commits[1].latents_1CTHW, latents[:, :, 2:], atol=1e-5)
+    plain = Plain(checkpoint("t2v"), stream.state.rule, (1000, 750, 500, 250), 5)
+    clean = [p.latents_1CTHW for p in commits[:2]]
+    noises = draw_noise(SEED, 2, 4, (1, 16, 2, 4, 4))
+    velocity = plain.velocity(clean, noises[0], 2, 1000.0, (0, 1), 99, anew=False)
+    following = next(p for p in stream.payloads if isinstance(p, ChunkDenoisePayload) and p.step_index == 1)
+    guess = (following.latents_1CTHW - plain.sigmas[1] * noises[1]) / (1 - plain.sigmas[1])
+    assert relative_error(guess, noises[0] - velocity) < 1e-4
+
+
+def test_clips_that_are_too_short_are_refused(causal_instance):
+    model = causal_instance("sink")
+    frames = np.zeros((4, 32, 32, 3), np.uint8)
+    video = VideoPart(name="video", frames=frames, fps=16.0)
+    with pytest.raises(InputError, match="shorter than a chunk"):
+        Stream(model, task="video_to_video", video=video)
+    with pytest.raises(ParameterError, match="not longer") as caught:
+        Stream(model, task="image_to_video", image=frames[0], num_frames=5, is_session=False)
+    assert caught.value.nearest == 13

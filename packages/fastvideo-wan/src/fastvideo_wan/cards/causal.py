@@ -106,9 +106,13 @@ def make_causal_card(facts: CausalFacts) -> ModelCard:
             **fields,
             "components": components,
             "recipe": facts.base.recipe,
-            "loops": {"text_encode": plain.loops["text_encode"], LOOP_ID: _loop(facts, plain)},
+            "loops": {
+                "text_encode": plain.loops["text_encode"],
+                "clip_encode": _clip_loop(facts, plain),
+                LOOP_ID: _loop(facts, plain),
+            },
             "capabilities": CapabilityMatrix(
-                tasks={"text_to_video": _task(facts, plain)}, default_task="text_to_video"
+                tasks={name: _task(name, facts, plain) for name in _PROGRAMS}, default_task="text_to_video"
             ),
             "caches": {**plain.caches, "chunk_kv": slabs},
             "parity": _parity(plain),
@@ -119,21 +123,15 @@ def make_causal_card(facts: CausalFacts) -> ModelCard:
 
 def _loop(facts: CausalFacts, plain: ModelCard) -> LoopSpec:
     schema = "fastvideo_wan.loops.chunk_state"
-    rule, text = facts.rule, plain.loops["text_encode"]
-    decode = plain.loops["vae_decode"]
     experts = tuple(name for name in ("transformer", "transformer_2") if name in plain.components)
     options = {
-        **text.options,
-        "chunk_frames": rule.chunk_frames,
-        "window_frames": rule.window_frames,
-        "sink_frames": rule.sink_frames,
-        "first_frames": rule.first_frames,
+        **plain.loops["text_encode"].options,
+        **_lengths(facts, plain),
         "steps": list(facts.steps),
         "context_noise": facts.context_noise,
         "is_renoised": facts.is_renoised,
         "has_reread": facts.has_reread,
         "max_pixels": facts.max_pixels,
-        "max_step_pixels": decode.options["max_step_pixels"],
     }
     return LoopSpec(
         loop_id=LOOP_ID,
@@ -157,7 +155,55 @@ def _loop(facts: CausalFacts, plain: ModelCard) -> LoopSpec:
     )
 
 
-def _task(facts: CausalFacts, plain: ModelCard) -> TaskSpec:
+def _lengths(facts: CausalFacts, plain: ModelCard) -> dict[str, Any]:
+    rule = facts.rule
+    return {
+        "chunk_frames": rule.chunk_frames,
+        "window_frames": rule.window_frames,
+        "sink_frames": rule.sink_frames,
+        "first_frames": rule.first_frames,
+        "max_step_pixels": plain.loops["vae_decode"].options["max_step_pixels"],
+    }
+
+
+def _clip_loop(facts: CausalFacts, plain: ModelCard) -> LoopSpec:
+    module = "fastvideo_wan.loops.clip"
+    return LoopSpec(
+        loop_id="clip_encode",
+        loop=f"{module}:ClipEncodeLoop",
+        step=f"{module}:run_step",
+        state_schema=f"{module}:ClipState",
+        step_schema=f"{module}:ClipPayload",
+        result_schema=f"{module}:ClipValues",
+        outputs_schema=f"{module}:ClipOutputs",
+        step_cost_model="fastvideo_wan.loops.costs:plan_cost",
+        estimate=f"{module}:estimate_clip",
+        check=f"{module}:check_clip",
+        components=("vae",),
+        outputs=("latents",),
+        max_batch=plain.loops["vae_decode"].max_batch,
+        options=_lengths(facts, plain),
+        cache_policy=CachePolicy(reads=("vae_features",), writes=("vae_features",)),
+    )
+
+
+_PROGRAMS = {
+    "text_to_video": ("TEXT_TO_STREAM", "A video from a prompt"),
+    "image_to_video": ("IMAGE_TO_STREAM", "A video from a prompt and an image that stands still at its beginning"),
+    "video_to_video": ("VIDEO_TO_STREAM", "A video from a prompt and the video that it goes on from"),
+}
+"""Program and description of each task."""
+
+
+def _task(name: str, facts: CausalFacts, plain: ModelCard) -> TaskSpec:
+    program, description = _PROGRAMS[name]
+    inputs = {"prompt": InputSpec(modality="text", max_length=facts.base.text_length, description="What to show.")}
+    if name == "image_to_video":
+        inputs["image"] = InputSpec(modality="image", description="Where to begin; stretched to the video's size.")
+    if name == "video_to_video":
+        inputs["video"] = InputSpec(
+            modality="video", description="Its last whole chunks are gone on from; stretched to the video's size."
+        )
     known = plain.task(plain.capabilities.default_task).parameters
     factor = facts.base.temporal_factor
     opening = (facts.rule.num_frames(0) - 1) * factor + 1
@@ -168,11 +214,11 @@ def _task(facts: CausalFacts, plain: ModelCard) -> TaskSpec:
         description="Length of the video; a session has none but its own horizon.",
     )  # fmt: skip
     return TaskSpec(
-        program="fastvideo_wan.stream_programs:TEXT_TO_STREAM",
-        inputs={"prompt": InputSpec(modality="text", max_length=facts.base.text_length, description="What to show.")},
+        program=f"fastvideo_wan.stream_programs:{program}",
+        inputs=inputs,
         outputs={"video": "video"},
         parameters={"num_frames": num_frames, **{name: known[name] for name in _SHARED_PARAMETERS if name in known}},
-        description="A video from a prompt, chunk by chunk; in a session without an end, and with new prompts.",
+        description=f"{description}, chunk by chunk; in a session without an end, and with new prompts.",
     )
 
 

@@ -100,7 +100,7 @@ class ChunkRolloutLoop:
             seed=int(parameters["seed"]),
             shape_1CHW=self._frame_shape(parameters),
             fps=float(parameters["fps"]),
-            num_chunks=None if request.is_session else self._num_chunks(rule, int(parameters["num_frames"])),
+            num_chunks=None if request.is_session else self._num_chunks(rule, parameters, request.inputs),
             scope=request.cancel_scope,
             profile=request.profile,
             is_exact=request.is_exact,
@@ -170,17 +170,23 @@ class ChunkRolloutLoop:
         rows, columns = (int(parameters[name]) // vae.spatial_factor for name in ("height", "width"))
         return (1, vae.z_dim, rows, columns)
 
-    def _num_chunks(self, rule: ChunkRule, num_frames: int) -> int:
-        wanted = num_latent_frames(num_frames, self._model.config("vae").temporal_factor)
+    def _num_chunks(self, rule: ChunkRule, parameters: Any, inputs: Mapping[str, Any]) -> int:
+        num_frames, factor = int(parameters["num_frames"]), self._model.config("vae").temporal_factor
+        wanted = num_latent_frames(num_frames, factor)
         whole = 1 + max(0, -(-(wanted - rule.num_frames(0)) // rule.chunk_frames))
-        if rule.start(whole) != wanted:
-            factor = self._model.config("vae").temporal_factor
-            nearest = (rule.start(whole) - 1) * factor + 1
-            allowed = f"{(rule.num_frames(0) - 1) * factor + 1} and multiples of {rule.chunk_frames * factor} more"
-            raise ParameterError(
-                "no whole number of chunks", field="num_frames", value=num_frames, allowed=allowed, nearest=nearest
-            )
-        return whole
+        given = inputs.get("video_latents")
+        num_given = 0 if given is None else given.shape[2]
+        if rule.start(whole) == wanted > num_given:
+            return whole
+        nearest = (max(rule.start(whole), num_given + rule.chunk_frames) - 1) * factor + 1
+        least = 1 + (rule.num_frames(0) - 1) * factor
+        raise ParameterError(
+            "not longer than what the video goes on from" if num_given else "no whole number of chunks",
+            field="num_frames",
+            value=num_frames,
+            allowed=f"{least + (num_given > 0) * (nearest - least)} and multiples of {rule.chunk_frames * factor} more",
+            nearest=nearest,
+        )
 
     def _experts(self, state: ChunkState) -> tuple[str, ...]:
         return tuple(dict.fromkeys(expert.component for expert in state.experts.experts))
