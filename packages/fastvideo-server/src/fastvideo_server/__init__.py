@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["config", "errors", "http", "jobs", "logs", "metrics", "protocol", "serve", "tracing", "watch"]
+__all__ = ["client", "config", "errors", "http", "jobs", "logs", "metrics", "protocol", "serve", "tracing", "watch"]

@@ -20,7 +20,7 @@ from fastvideo_server.jobs.service import JobService
 
 __all__ = ["event_response", "parse_event_id"]
 
-_EVENT_ID = re.compile(r"(\d{1,9})\.(\d{1,12})")
+_EVENT_ID = re.compile(r"(\d{1,9})\.(\d{1,12})", re.ASCII)
 _RETRY_MS = 1000
 
 

@@ -16,7 +16,7 @@ from fastvideo_server.errors import ApiError
 
 __all__ = ["file_response", "parse_range"]
 
-_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _CHUNK_BYTES = 256 << 10
 
 

@@ -22,7 +22,7 @@ __all__ = ["Ask", "build", "length_text", "read_ask", "size_text"]
 _FRONT = ("prompt", "model", "size", "task", "latency_class", "deadline_s", "exact")
 """Fields that every creation has, besides the card's parameters."""
 _OWN = {"video": ("seconds", "input_reference"), "image": ("n", "response_format", "output_format", "user")}
-_SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
+_SIZE = re.compile(r"(\d{1,6})x(\d{1,6})", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
 AskKind = Literal["video", "image"]
