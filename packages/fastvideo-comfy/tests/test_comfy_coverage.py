@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastvideo_comfy.cli.coverage import measure
 from fastvideo_comfy.compiler import examine
+from fastvideo_comfy.errors import WorkflowError
 from fastvideo_comfy.graph import flatten, parse_document, read_document
 from fastvideo_core.cli.main import main
 
@@ -32,7 +33,7 @@ def coverage(templates):
 def test_every_template_is_judged(coverage, templates):
     assert len(coverage.reports) == len(templates) == 644
     assert sum(coverage.total.values()) == 644
-    assert WAN == {name for name, report in coverage.reports.items() if report.is_supported}
+    assert {name for name, report in coverage.reports.items() if report.is_supported} == WAN
 
 
 def test_every_refusal_names_nodes_of_the_file(coverage):
@@ -86,7 +87,7 @@ def test_the_command_prints_shares_by_family(templates, tmp_path, capsys):
 SAMPLE = ("text_to_video_wan.json", "video_wan2_2_14B_t2v.json", "video_wan2_2_14B_i2v.json", "image_to_video_wan.json")
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=8),
-    st.sampled_from(["__proto__", "constructor", "../../etc/passwd", "C:\\x", "{a|b}", "(x:1.2)", "unknown", [], {}, [1]]),
+    st.sampled_from(["__proto__", "constructor", "../../etc/passwd", "C:\\x", "{a|b}", "(x:1.2)", [], {}, [1]]),
 )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def mutate(content, path, value, how):
         content[f"{key}_"] = content[key]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_mutated_templates_give_a_report_and_never_a_traceback(templates, find_card, data):
     name = data.draw(st.sampled_from(SAMPLE))
@@ -125,9 +126,8 @@ def test_mutated_templates_give_a_report_and_never_a_traceback(templates, find_c
         mutate(content, path, data.draw(JUNK), data.draw(st.sampled_from(["replace", "delete", "double"])))
     try:
         document = parse_document(content)
-    except Exception as error:  # noqa: BLE001 - the door refuses what is no workflow
-        assert type(error).__name__ == "WorkflowError"
-        return
+    except WorkflowError:
+        return  # the door refuses what is no workflow
     report = examine(document, find_card=find_card).report
     json.loads(report.to_json())
     assert report.table().splitlines()[-1].startswith("workflow: ")

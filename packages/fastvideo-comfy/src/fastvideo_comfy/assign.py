@@ -7,7 +7,7 @@ from typing import Any
 
 from fastvideo_core.errors import ParameterError
 
-__all__ = ["parse_place", "parse_values"]
+__all__ = ["parse_place", "parse_value", "parse_values"]
 
 _FORM = "NODE.INPUT=VALUE, for instance 3.seed=7; a node in a subgraph is OUTER:INNER"
 
@@ -38,11 +38,12 @@ def parse_values(texts: list[str]) -> dict[tuple[str, str], Any]:
         key = parse_place(place)
         if key in values:
             raise ParameterError("set twice", field=place, value=value, allowed="once")
-        values[key] = _read(value)
+        values[key] = parse_value(value)
     return values
 
 
-def _read(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a value that is JSON, or text where it is no JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

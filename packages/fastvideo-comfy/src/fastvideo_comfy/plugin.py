@@ -9,6 +9,8 @@ from fastvideo_core.extend.commands import Command
 
 _HERE = "fastvideo_comfy.cli"
 
+HOOK_VERSIONS = ">=1.0,<2"
+
 
 @hookimpl
 def cli_commands() -> Mapping[str, Command]:
@@ -16,6 +18,7 @@ def cli_commands() -> Mapping[str, Command]:
     comfy = {
         "check": Command("what becomes of every node of a workflow", f"{_HERE}.check"),
         "compile": Command("compile a workflow to a program", f"{_HERE}.compile"),
+        "run": Command("run a workflow, or a product made of one", f"{_HERE}.run"),
         "coverage": Command("which workflows of a folder compile", f"{_HERE}.coverage"),
     }
     return {"comfy": Command("compile and run ComfyUI workflows", subcommands=comfy)}

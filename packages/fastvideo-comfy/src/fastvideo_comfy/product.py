@@ -6,6 +6,7 @@ arithmetic and switches follow it, and the card checks what comes out.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -30,10 +31,9 @@ __all__ = [
     "PublicParameter",
     "WorkflowProduct",
     "call_product",
-    "is_product",
+    "load_product",
     "make_product",
     "parse_parameters",
-    "read_product",
     "write_new",
 ]
 
@@ -192,23 +192,22 @@ def _spec(value: Any, *, name: str, node_type: str, title: str) -> ParameterSpec
     return ParameterSpec(type=kind, default=value, description=f"{title}: {name}")
 
 
-def is_product(content: Any) -> bool:
-    """Whether a JSON document is a product."""
-    return isinstance(content, Mapping) and content.get("kind") == "workflow-product"
-
-
-def read_product(path: Path) -> WorkflowProduct:
-    """Read a product.
+def load_product(path: Path) -> WorkflowProduct | None:
+    """Read a product; None where the file is something else, such as a workflow.
 
     Raises:
-        WorkflowError: It is none; says what is wrong.
+        WorkflowError: It says that it is a product, and something in it is wrong.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise WorkflowError("the file is too large", field="FILE", value=str(path), allowed=f"{MAX_BYTES} bytes")
-        return WorkflowProduct.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise WorkflowError(f"the file cannot be read: {error.strerror}", field="FILE", value=str(path)) from None
+            return None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, Mapping) or content.get("kind") != "workflow-product":
+        return None
+    try:
+        return WorkflowProduct.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "document"

@@ -1,1 +1,1 @@
-"""`fastvideo comfy …`: check, compile, coverage."""
+"""`fastvideo comfy …`: check, compile, run, coverage."""

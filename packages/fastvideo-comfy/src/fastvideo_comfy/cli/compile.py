@@ -15,7 +15,7 @@ __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 DESCRIPTION = "Compile a ComfyUI workflow to a program: typed nodes, one request for each output."
 EPILOG = """\
 Without -o the program is printed. With -o it is saved as a product: with its version, the parameters that --parameter
-makes public and their schema."""
+makes public and their schema. `fastvideo comfy run` runs it."""
 
 
 def add_arguments(parser: Parser) -> None:
