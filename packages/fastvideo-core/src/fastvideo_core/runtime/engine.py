@@ -41,6 +41,7 @@ from fastvideo_core.runtime.scheduler.base import Limits, WorkerSlot
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sessions import ParkedState, Session, SessionOptions
 from fastvideo_core.runtime.sessions.host import EngineParts, SessionHost, stream_task
+from fastvideo_core.runtime.sessions.moving import MovedSession
 from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.sleep import SleepMode
 from fastvideo_core.runtime.steps import Tap
@@ -340,6 +341,10 @@ class Engine:
     ) -> Session:
         """Begin the stream of a request that `prepare_request` has checked against this engine's card."""
         return self._sessions.open(prepared, options or SessionOptions(), parked=parked)
+
+    def install_session(self, moved: MovedSession, options: SessionOptions, *, seen: int = 0) -> Session:
+        """Make a session that has come from elsewhere, frozen; see `fastvideo_core.runtime.sessions.migration`."""
+        return self._sessions.install(moved, options, seen=seen)
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -144,9 +144,14 @@ class Outbox:
         with self._changed:
             return tuple(event for event in self._events if isinstance(event, MediaChunk))
 
+    def drop_media(self) -> None:
+        """Forget the media that nobody has read: they are given out elsewhere."""
+        with self._changed:
+            self._events = deque(event for event in self._events if not isinstance(event, MediaChunk))
+
     def begin_at(self, seconds: float) -> None:
-        """Say where in the stream the viewer is, before it has read anything."""
-        self._read_s = seconds
+        """Say where in the stream the viewer is at least, before it has read anything here."""
+        self._read_s = max(self._read_s, seconds)
 
     def viewer_s(self, now: float) -> float:
         """Return how far the viewer has come in the stream, in seconds."""

@@ -32,6 +32,7 @@ from fastvideo_core.runtime.run import RequestRun
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sessions.base import SessionLimits, SessionOptions, SessionState
 from fastvideo_core.runtime.sessions.marks import Mark, Place
+from fastvideo_core.runtime.sessions.moving import MovedSession
 from fastvideo_core.runtime.sessions.parked import ParkedState, pack, read_parked, remove_parked, unpack, write_parked
 from fastvideo_core.runtime.sessions.session import Session
 from fastvideo_core.runtime.sessions.side import SessionSide
@@ -116,6 +117,34 @@ class SessionHost:
         node = unpack(parked, instance.card, instance.device, is_shared=instance.device.type == "cpu")
         return self._open(chosen, options, _renamed(node, scope), parked.place, None)
 
+    def install(self, moved: MovedSession, options: SessionOptions, *, seen: int) -> Session:
+        """Make a session that has come from elsewhere, frozen; see `Session.unfreeze`.
+
+        Args:
+            moved: The session.
+            options: How it runs.
+            seen: Pieces of media that its viewer has.
+
+        Raises:
+            InputError: Its id is in use, or its request is not valid for the engine's card.
+            SessionLimitError: As many as are allowed are there.
+            StateError: Its state is not one of the card.
+        """
+        instance = self._parts.instance()
+        prepared = _only_stream(moved.prepared)
+        check_fits(prepared, instance)
+        if moved.parked is not None:
+            unpack(moved.parked, instance.card, instance.device, is_shared=True)  # it is refused now, or never
+        place = Place() if moved.parked is None else moved.parked.place
+        session = self._made(prepared, options, place, None, is_suspended=True)
+        session.installed(moved.parked)
+        session.side.log.extend(moved.log)
+        session.side.is_paused = moved.is_paused
+        session.side.media.num_seen = seen
+        session.side.media.give_again(session.node.node_id, moved.pending)
+        session.outbox.begin_at(moved.pending[0].start_s if moved.pending else place.media_s)
+        return session
+
     def fork(
         self, session: Session, chunk: int | None, session_id: str | None, options: SessionOptions | None
     ) -> Session:
@@ -140,8 +169,10 @@ class SessionHost:
         """
         instance = self._parts.instance()
         parked = session.parked
-        assert parked is not None, "a suspended session has its state somewhere"
         self._check_live()
+        if parked is None:
+            self._begin(session, instance, None, Place())
+            return
         self._begin(session, instance, self._unpacked(session, parked), parked.place)
         _remove_file(session)
 
@@ -227,8 +258,30 @@ class SessionHost:
         instance = self._parts.instance()
         check_fits(prepared, instance)
         warnings = check_request(prepared, instance.view) if node is None else ()
+        session = self._made(prepared, options, place, parent)
+        for message in warnings:
+            session.side.events.warning(message)
+        try:
+            self._begin(session, instance, node, place)
+        except BaseException:
+            self.forget(session)
+            raise
+        return session
+
+    def _made(
+        self,
+        prepared: PreparedRequest,
+        options: SessionOptions,
+        place: Place,
+        parent: str | None,
+        *,
+        is_suspended: bool = False,
+    ) -> Session:
+        """Return a session that is counted, and has not begun."""
         with self._lock:
             self._check_new(prepared.request.request_id)
+            if not is_suspended:
+                self._check_live()
             session = Session(self, prepared, options, place)
             self._sessions[session.session_id] = session
         session.side.may_suspend = self._may_suspend
@@ -240,13 +293,6 @@ class SessionHost:
             parent=parent,
             chunk=place.chunk,
         )
-        for message in warnings:
-            session.side.events.warning(message)
-        try:
-            self._begin(session, instance, node, place)
-        except BaseException:
-            self.forget(session)
-            raise
         return session
 
     def _begin(self, session: Session, instance: ModelInstance, node: RunningNode | None, place: Place) -> None:
@@ -287,18 +333,21 @@ class SessionHost:
 
     def _unpacked(self, session: Session, parked: ParkedState) -> RunningNode:
         """Return the state of a suspended session, from wherever it is."""
-        instance, path = self._parts.instance(), _file_of(session)
-        if path is not None:
-            return unpack(read_parked(path), instance.card, instance.device, is_shared=False)
-        # In host memory it is nobody else's, and nobody writes to it.
-        return unpack(parked, instance.card, instance.device, is_shared=instance.device.type == "cpu")
+        instance = self._parts.instance()
+        # It is nobody else's, and nobody writes to it.
+        is_shared = instance.device.type == "cpu"
+        return unpack(self.loaded(session, parked), instance.card, instance.device, is_shared=is_shared)
+
+    def loaded(self, session: Session, parked: ParkedState) -> ParkedState:
+        """Return a state with its tensors, from the disk if they are there."""
+        path = _file_of(session)
+        return parked if path is None or parked.tensors else read_parked(path)
 
     def _check_new(self, session_id: str) -> None:
         if session_id in self._sessions:
             raise InputError("a session of this id is there", field="session_id", value=session_id)
         if len(self._sessions) >= self._limits.max_total:
             raise SessionLimitError(f"{len(self._sessions)} sessions are there; allowed: {self._limits.max_total}")
-        self._check_live()
 
     def _check_live(self) -> None:
         num_live = sum(one.state is SessionState.EXECUTION for one in self.sessions)

@@ -67,6 +67,7 @@ class Session:
         self._settled = threading.Condition(self.lock)
         self._error: Exception | None = None
         self._is_suspended_for_idling = False
+        self._is_moving = False
 
     @property
     def state(self) -> SessionState:
@@ -245,6 +246,49 @@ class Session:
             leg.run.cancel.cancel(leg.run.scope, "closed")
         self.stop_leg("closed")
 
+    def freeze(self) -> None:
+        """Take its state off the device after the chunk in progress, and give its reader nothing, until `unfreeze`.
+
+        Raises:
+            SessionEndedError: It has ended, or ends before.
+            SessionError: It is being moved already.
+        """
+        self._check_open()
+        self._is_moving = True
+        self.outbox.freeze()
+        try:
+            self.stop_leg("moving")
+            if self._state is SessionState.TERMINATE:
+                raise SessionEndedError(f"session {self.session_id} has ended")
+        except BaseException:
+            self._is_moving = False
+            self.outbox.thaw()
+            raise
+
+    def frozen_state(self) -> ParkedState | None:
+        """Return the state of a session that is frozen, from wherever it is; None if it has not begun."""
+        return None if self.parked is None else self._host.loaded(self, self.parked)
+
+    def unfreeze(self) -> None:
+        """Go on here."""
+        self._is_moving = False
+        self.outbox.thaw()
+        with self.lock:
+            if self._state is SessionState.SUSPEND:
+                self._host.resume(self)
+
+    def leave(self) -> None:
+        """End here, as it is somewhere else; its reader is told, and given no media any more."""
+        self._is_moving = False
+        self.outbox.drop_media()
+        self.finish("moved")
+        self.outbox.thaw()
+
+    def installed(self, parked: ParkedState | None) -> None:
+        """Begin frozen, with a state that has come from elsewhere."""
+        self._is_moving, self.parked, self._state = True, parked, SessionState.SUSPEND
+        self.outbox.freeze()
+
     def __enter__(self) -> Self:
         return self
 
@@ -366,6 +410,8 @@ class Session:
         if self._state is SessionState.TERMINATE:
             why = "" if self._error is None else f" with an error: {self._error}"
             raise SessionEndedError(f"session {self.session_id} has ended{why}")
+        if self._is_moving:
+            raise SessionError(f"session {self.session_id} is being moved; try again when it has arrived")
 
     def _wake(self) -> None:
         leg = self.leg

@@ -63,6 +63,8 @@ class _Media(Progress):
     def __init__(self, prepared: PreparedRequest, log: EventLog, on_media: Callable[[StreamChunk], None]) -> None:
         super().__init__(prepared, log)
         self._on_media = on_media
+        self.num_seen = 0
+        """Pieces of media that the viewer has from elsewhere."""
 
     def started(self) -> None:
         """A leg's first step is about to run."""
@@ -70,10 +72,16 @@ class _Media(Progress):
     def committed(self, node_id: str, step: int, num_steps: int | None, chunks: Sequence[StreamChunk]) -> None:
         """Stream the media of a step."""
         for chunk in chunks:
-            if chunk.kind in ("media", "preview"):
+            if chunk.kind == "preview" or (chunk.kind == "media" and chunk.index >= self.num_seen):
                 self._stream(node_id, chunk)
             if chunk.kind == "media":
                 self._on_media(chunk)
+
+    def give_again(self, node_id: str, chunks: Sequence[StreamChunk]) -> None:
+        """Stream media that had come out before, and that nobody has read."""
+        for chunk in chunks:
+            if chunk.index >= self.num_seen:
+                self._stream(node_id, chunk)
 
 
 class SessionSide:
@@ -89,6 +97,7 @@ class SessionSide:
     Attributes:
         events: Its event log.
         progress: What becomes of committed steps.
+        media: The same.
         inbox: Pushes.
         marks: Chunks from which it can be forked.
         log: Pushes that were applied.
@@ -107,7 +116,8 @@ class SessionSide:
         self.options = options
         self.outbox = outbox
         self.events: EventLog = _SessionLog(prepared, outbox)
-        self.progress: Progress = _Media(prepared, self.events, self._came_out)
+        self.media = _Media(prepared, self.events, self._came_out)
+        self.progress: Progress = self.media
         self.inbox = Inbox(tuple(options.replay))
         self.marks = Marks(options.history_chunks)
         self.log: list[LoggedPush] = []
@@ -175,7 +185,9 @@ class SessionSide:
         return min(times, default=None)
 
     def _came_out(self, chunk: StreamChunk) -> None:
-        """Count media that have come out."""
+        """Count media that have come out; what the viewer has from elsewhere, it has seen."""
+        if chunk.index < self.media.num_seen:
+            self.outbox.begin_at(chunk.end_s)
         self.place = Place(
             self.place.chunk, self.place.num_steps, max(self.place.media_s, chunk.end_s), self.place.num_media + 1
         )

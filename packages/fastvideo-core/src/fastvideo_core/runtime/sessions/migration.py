@@ -1,0 +1,186 @@
+"""Moving a session to another engine, in this process or another one: frozen, sent, installed, verified, handed over.
+
+1. The source ends the session's leg at a chunk boundary and gives its reader nothing more.
+2. It saves the session in the vault.
+3. It sends state, unread media and waiting pushes; the target installs them, without a step, and answers with the
+   digest of what it has.
+4. The source, and only the source, changes the owner in the vault: one row, at once. Up to here the session is its own,
+   from here on it is the target's.
+5. The target, told so, or finding so in the vault when the source is gone, goes on.
+
+Whoever is killed, the row says whose the session is; `recover` goes on from what was saved in step 2.
+
+Source: the consistency protocol of TurboServe, section 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from fastvideo_core.errors import FastVideoError, SessionError, StateError, TransportError
+from fastvideo_core.runtime.sessions.moving import pack_session, unpack_session
+from fastvideo_core.runtime.sessions.parked import ParkedState, digest_of
+from fastvideo_core.runtime.sessions.session import Session
+from fastvideo_core.runtime.sessions.vault import SessionVault
+from fastvideo_core.transport import Channel, Message
+
+if TYPE_CHECKING:
+    from fastvideo_core.runtime.engine import Engine
+
+__all__ = ["Point", "receive_session", "recover", "save_session", "send_session"]
+
+Point = Literal["frozen", "saved", "sent", "installed", "handed over", "told", "going on"]
+"""Where the protocol is."""
+
+
+def _no_matter(point: Point) -> None:
+    """Take no notice of where the protocol is."""
+    del point
+
+
+def save_session(session: Session, vault: SessionVault, *, owner: str) -> None:
+    """Put a session into a vault, or its state at the beginning of the chunk in progress in place of an older one.
+
+    Before its first chunk, what is saved is its request.
+
+    Raises:
+        SessionEndedError: It has ended, or is another's now.
+        StateError: It reads files, which might be gone.
+    """
+    parked = session.snapshot() if session.kept_chunks else None
+    packed = pack_session(session, parked)
+    if vault.owner_of(session.session_id) is None:
+        vault.add(session.session_id, packed, owner=owner)
+    else:
+        vault.save(session.session_id, packed, owner=owner)
+
+
+def send_session(
+    session: Session,
+    channel: Channel,
+    vault: SessionVault,
+    *,
+    owner: str,
+    to: str,
+    timeout_s: float = 60.0,
+    at: Callable[[Point], object] = _no_matter,
+) -> None:
+    """Move a session to whoever is at the other end of a channel; it has ended here when this returns.
+
+    Args:
+        session: The session, which is in the vault.
+        channel: Leads to `receive_session`.
+        vault: Says whose sessions are.
+        owner: Who has it, as the vault has it.
+        to: Who is to have it.
+        timeout_s: Seconds that each message may take.
+        at: Told where the protocol is.
+
+    Raises:
+        TransportError: It could not be moved; it goes on here.
+        SessionError: The target refuses it, or it is not the owner's; in the first case it goes on here.
+    """
+    session.freeze()
+    try:
+        at("frozen")
+        packed = pack_session(session, session.frozen_state())
+        vault.save(session.session_id, packed, owner=owner)
+        at("saved")
+        channel.send(Message(dict(packed.document), packed.tensors), timeout_s=timeout_s)
+        at("sent")
+        _check_installed(channel.receive(timeout_s=timeout_s), digest_of(packed), session.session_id)
+        at("installed")
+        if not vault.hand_over(session.session_id, owner=owner, to=to):
+            raise SessionError(f"session {session.session_id} is not {owner}'s to hand over")
+    except Exception:
+        session.unfreeze()
+        raise
+    at("handed over")
+    session.leave()
+    try:
+        channel.send(Message({"owner": to}), timeout_s=timeout_s)
+    except TransportError:
+        return  # the target finds it in the vault
+    at("told")
+
+
+def receive_session(
+    engine: Engine,
+    channel: Channel,
+    vault: SessionVault,
+    *,
+    owner: str,
+    timeout_s: float = 60.0,
+    at: Callable[[Point], object] = _no_matter,
+) -> Session:
+    """Take a session that `send_session` sends, and go on with it.
+
+    Args:
+        engine: Where it goes on.
+        channel: Leads to the source.
+        vault: Says whose sessions are.
+        owner: Who this is, as the vault has it.
+        timeout_s: Seconds that each message may take.
+        at: Told where the protocol is.
+
+    Raises:
+        TransportError: The source is gone, and the session was not handed over.
+        FastVideoError: The session cannot go on here; the source is told, and goes on with it.
+    """
+    message = channel.receive(timeout_s=timeout_s)
+    packed = ParkedState(message.header, message.tensors)
+    try:
+        session = _install(engine, packed, seen=0)
+    except FastVideoError as error:
+        channel.send(Message({"refused": " ".join(str(error).split())}), timeout_s=timeout_s)
+        raise
+    try:
+        channel.send(Message({"digest": digest_of(packed)}), timeout_s=timeout_s)
+        at("installed")
+        channel.receive(timeout_s=timeout_s)
+    except TransportError:
+        if vault.owner_of(session.session_id) != owner:
+            session.leave()
+            raise
+    at("told")
+    session.unfreeze()
+    at("going on")
+    return session
+
+
+def recover(
+    engine: Engine, vault: SessionVault, *, owner: str, seen: Mapping[str, int] | None = None
+) -> tuple[Session, ...]:
+    """Go on with all sessions that are an owner's, from what was saved of them: after it was killed.
+
+    Args:
+        engine: Where they go on.
+        vault: Where they were saved.
+        owner: Who this is.
+        seen: How many chunks the viewer of a session has; media before are not given out again.
+
+    Raises:
+        StateError: A file is corrupt.
+    """
+    sessions = []
+    for session_id in vault.owned_by(owner):
+        session = _install(engine, vault.load(session_id), seen=(seen or {}).get(session_id, 0))
+        session.unfreeze()
+        sessions.append(session)
+    return tuple(sessions)
+
+
+def _install(engine: Engine, packed: ParkedState, *, seen: int) -> Session:
+    """Make a session that is frozen."""
+    moved = unpack_session(packed, engine.card)
+    options = replace(moved.options, replay=moved.waiting)
+    return engine.install_session(moved, options, seen=seen)
+
+
+def _check_installed(answer: Message, digest: str, session_id: str) -> None:
+    if "refused" in answer.header:
+        raise SessionError(f"session {session_id} is refused where it was sent: {answer.header['refused']}")
+    if answer.header.get("digest") != digest:
+        raise StateError(f"session {session_id} has arrived changed")

@@ -1,0 +1,124 @@
+"""Who owns which session, and the last state of each that was brought to the disk; shared by workers of one machine.
+
+One database says it all: a session is whose row says so, and its state is in the file that the row names. A row changes
+whole or not at all, whatever is killed when.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from fastvideo_core.errors import SessionEndedError, StateError
+from fastvideo_core.runtime.sessions.parked import ParkedState, read_parked, remove_parked, write_parked
+
+__all__ = ["SessionVault"]
+
+_DATABASE = "sessions.sqlite"
+_TIMEOUT_S = 30.0
+
+
+class SessionVault:
+    """The sessions of a machine. May be used from any thread and process.
+
+    Args:
+        folder: Where they are kept; made if it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        with self._open() as database:
+            columns = "session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, file TEXT NOT NULL"
+            database.execute(f"CREATE TABLE IF NOT EXISTS sessions ({columns})")
+
+    def add(self, session_id: str, packed: ParkedState, *, owner: str) -> None:
+        """Take a session that is not there yet.
+
+        Raises:
+            StateError: It is.
+        """
+        path = self._write(session_id, packed)
+        try:
+            with self._open() as database:
+                database.execute("INSERT INTO sessions VALUES (?, ?, ?)", (session_id, owner, path.name))
+        except sqlite3.IntegrityError as error:
+            remove_parked(path)
+            raise StateError(f"session {session_id} is in {self._folder} already") from error
+
+    def save(self, session_id: str, packed: ParkedState, *, owner: str) -> None:
+        """Replace the state of a session; durable when this returns.
+
+        Raises:
+            SessionEndedError: It is not the owner's.
+        """
+        before = self._row(session_id)
+        path = self._write(session_id, packed)
+        with self._open() as database:
+            changed = database.execute(
+                "UPDATE sessions SET file = ? WHERE session_id = ? AND owner = ?", (path.name, session_id, owner)
+            ).rowcount
+        if not changed:
+            remove_parked(path)
+            raise SessionEndedError(f"session {session_id} is {'gone' if before is None else before[0] + 's'}")
+        if before is not None:
+            remove_parked(self._folder / before[1])
+
+    def hand_over(self, session_id: str, *, owner: str, to: str) -> bool:
+        """Give a session to somebody else; returns whether it was the owner's to give. Durable when it returns."""
+        with self._open() as database:
+            return bool(
+                database.execute(
+                    "UPDATE sessions SET owner = ? WHERE session_id = ? AND owner = ?", (to, session_id, owner)
+                ).rowcount
+            )
+
+    def owner_of(self, session_id: str) -> str | None:
+        """Return whose a session is; None if there is none of that id."""
+        row = self._row(session_id)
+        return None if row is None else row[0]
+
+    def owned_by(self, owner: str) -> tuple[str, ...]:
+        """Return the sessions of an owner."""
+        with self._open() as database:
+            rows = database.execute("SELECT session_id FROM sessions WHERE owner = ? ORDER BY session_id", (owner,))
+            return tuple(row[0] for row in rows.fetchall())
+
+    def load(self, session_id: str) -> ParkedState:
+        """Return what was saved last of a session.
+
+        Raises:
+            StateError: There is no such session, or its file is corrupt.
+        """
+        row = self._row(session_id)
+        if row is None:
+            raise StateError(f"no session {session_id} is in {self._folder}")
+        return read_parked(self._folder / row[1])
+
+    def remove(self, session_id: str, *, owner: str) -> None:
+        """Forget a session that has ended; nothing is done if it is not the owner's."""
+        row = self._row(session_id)
+        with self._open() as database:
+            gone = database.execute("DELETE FROM sessions WHERE session_id = ? AND owner = ?", (session_id, owner))
+        if row is not None and gone.rowcount:
+            remove_parked(self._folder / row[1])
+
+    def _write(self, session_id: str, packed: ParkedState) -> Path:
+        path = self._folder / f"{session_id}.{secrets.token_hex(8)}.json"
+        write_parked(packed, path)
+        return path
+
+    def _row(self, session_id: str) -> tuple[str, str] | None:
+        with self._open() as database:
+            row = database.execute("SELECT owner, file FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._folder / _DATABASE, timeout=_TIMEOUT_S, isolation_level=None)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            yield database
