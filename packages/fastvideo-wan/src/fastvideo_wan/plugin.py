@@ -16,18 +16,21 @@ HOOK_VERSIONS = ">=1.0,<2"
 @hookimpl
 def model_cards() -> Sequence[ModelCard]:
     """Return the published cards and the one that ships."""
+    from fastvideo_wan.cards.causal_published import published_causal_cards
     from fastvideo_wan.cards.published import published_cards
     from fastvideo_wan.cards.shapes import shapes_cards
 
-    return (*shapes_cards(), *published_cards())
+    return (*shapes_cards(), *published_cards(), *published_causal_cards())
 
 
 @hookimpl
 def hub_repositories() -> Mapping[str, str]:
     """Return the hub repositories behind the published cards."""
+    from fastvideo_wan.cards.causal_published import published_causal_cards
     from fastvideo_wan.cards.published import published_cards
 
-    return {card.checkpoint.source.location: card.model_id for card in published_cards()}
+    cards = (*published_cards(), *published_causal_cards())
+    return {card.checkpoint.source.location: card.model_id for card in cards if card.checkpoint.source.kind == "hub"}
 
 
 @hookimpl

@@ -49,6 +49,7 @@ class CausalFacts:
         is_renoised: Whether new noise leads from one level to the next, or the velocity.
         context_noise: Timestep at which clean chunks are read.
         max_pixels: Height times width, at most.
+        tasks: Names of its tasks.
         num_streams: Streams for which there are slabs, where a deployment says nothing else.
         figures: Measured figures.
     """
@@ -62,6 +63,7 @@ class CausalFacts:
     is_renoised: bool = True
     context_noise: float = 0.0
     max_pixels: int = 480 * 832
+    tasks: tuple[str, ...] = ("text_to_video", "image_to_video", "video_to_video")
     num_streams: int = 1
     figures: dict[str, JsonScalar] = field(default_factory=dict)
 
@@ -112,7 +114,7 @@ def make_causal_card(facts: CausalFacts) -> ModelCard:
                 LOOP_ID: _loop(facts, plain),
             },
             "capabilities": CapabilityMatrix(
-                tasks={name: _task(name, facts, plain) for name in _PROGRAMS}, default_task="text_to_video"
+                tasks={name: _task(name, facts, plain) for name in facts.tasks}, default_task=facts.tasks[0]
             ),
             "caches": {**plain.caches, "chunk_kv": slabs},
             "parity": _parity(plain),

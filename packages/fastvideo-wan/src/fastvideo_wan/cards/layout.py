@@ -14,6 +14,7 @@ from fastvideo_core.card import CheckpointSource, DataRef, ModelCard, RecipeSpec
 from fastvideo_core.errors import CheckpointError
 from fastvideo_core.loop.samplers.scheduler_config import read_scheduler_config
 from fastvideo_wan.cards.build import NUM_TRAIN_TIMESTEPS, make_card
+from fastvideo_wan.cards.causal_layout import PIPELINE, causal_card_from_folder
 from fastvideo_wan.cards.facts import Conditioning, WanFacts
 from fastvideo_wan.cards.published import PUBLISHED
 from fastvideo_wan.models.config import WanTransformerConfig
@@ -48,6 +49,8 @@ def card_from_folder(
     Raises:
         CheckpointError: It is of this family, and its files contradict each other or what is supported.
     """
+    if index.get("_class_name") == PIPELINE:
+        return causal_card_from_folder(source, _model_id(source.location), index, configs)
     facts = facts_from_folder(source, index, configs)
     return None if facts is None else make_card(facts)
 

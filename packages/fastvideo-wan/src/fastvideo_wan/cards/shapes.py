@@ -1,4 +1,4 @@
-"""The card of the shipped model: it lies beside the weights, written by the recipe that made them."""
+"""The cards of the shipped models: each lies beside its weights, written by the recipe that made them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from fastvideo_core.card import CheckpointSource, ModelCard
 
 __all__ = ["shapes_cards"]
 
-_FOLDER = "data/wan-shapes"
+_FOLDERS = ("data/wan-shapes", "data/wan-shapes-causal")
 
 
 def shapes_cards() -> Sequence[ModelCard]:
-    """Return the card of `wan-shapes`; none in a build without the weights."""
-    path = files("fastvideo_wan").joinpath(_FOLDER, "card.json")
+    """Return the cards of `wan-shapes` and `wan-shapes-causal`, but for those whose weights the build lacks."""
+    return tuple(card for folder in _FOLDERS if (card := _card(folder)) is not None)
+
+
+def _card(folder: str) -> ModelCard | None:
+    path = files("fastvideo_wan").joinpath(folder, "card.json")
     if not path.is_file():
-        return ()
+        return None
     card = ModelCard.from_json(path.read_text(encoding="utf-8"), origin=str(path))
-    source = CheckpointSource(kind="package", location=f"fastvideo_wan:{_FOLDER}")
-    return (card.model_copy(update={"checkpoint": card.checkpoint.model_copy(update={"source": source})}),)
+    source = CheckpointSource(kind="package", location=f"fastvideo_wan:{folder}")
+    return card.model_copy(update={"checkpoint": card.checkpoint.model_copy(update={"source": source})})

@@ -14,8 +14,11 @@ from fastvideo_wan.models.config_file import config_fields, read_config
 
 Count = Annotated[int, Field(ge=1)]
 
-CLASS_NAMES = ("WanTransformer3DModel",)
+CLASS_NAMES = ("WanTransformer3DModel", "CausalWanTransformer3DModel")
 """Values of `_class_name` that this transformer can stand in for."""
+
+CAUSAL_KEYS = ("local_attn_size", "sink_size", "num_frames_per_block", "sliding_window_num_frames")
+"""Keys of causal checkpoints that say how they are used; they fix no parameter."""
 
 IMAGE_CONTEXT_TEXT_TOKENS = 512
 """Text length that Wan 2.1 image-to-video weights assume; a fixed number in the releases, not a config key."""
@@ -97,7 +100,10 @@ class WanTransformerConfig(BaseModel):
         Raises:
             CheckpointError: If the file describes another class, has an unknown key, or a value out of range.
         """
-        fields = config_fields(raw, label="transformer", class_names=CLASS_NAMES, known=cls.model_fields)
+        fields = config_fields(
+            raw, label="transformer", class_names=CLASS_NAMES, known=(*cls.model_fields, *CAUSAL_KEYS)
+        )
+        fields = {name: value for name, value in fields.items() if name not in CAUSAL_KEYS}
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
