@@ -30,6 +30,7 @@ from fastvideo_wan.loops.chunk_state import (
     CACHE,
     ChunkCommitPayload,
     ChunkDenoisePayload,
+    ChunkPrompts,
     ChunkPromptsPayload,
     ChunkRereadPayload,
 )
@@ -507,6 +508,8 @@ def test_streams_in_one_call_are_those_alone(causal_instance, name):
         for key in dict.fromkeys(plan.batch_key for plan in plans):
             together = [(one, plan) for one, plan in zip(waiting, plans, strict=True) if plan.batch_key == key]
             results = one.step(model, [plan for _, plan in together], Taps())
+            assert all(result.is_finite is not False for result in results)
+            assert all(result.is_finite for result in results if isinstance(result.values, ChunkPrompts))
             shared += len(together) > 1
             for (one_of, plan), result in zip(together, results, strict=True):
                 chunk = one_of.state.chunk

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import ParameterError
+from fastvideo_core.runtime.engine import Engine
+from fastvideo_core.runtime.validate import card_problems
 from fastvideo_wan.models.chunk_masks import spread_mask
 from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.models.context import select_rows
@@ -18,10 +21,12 @@ from fastvideo_wan.models.past import ListedPast
 from fastvideo_wan.models.vae import WanVAE, mean_latents
 from fastvideo_wan.shapes.captions import is_held_out
 from fastvideo_wan.shapes.render import to_uint8_frames
+from fastvideo_wan.shapes.stream_measure import judge_chunk, stream_cases
+from fastvideo_wan.shapes.stream_measure import make_streams as make_sessions
 from fastvideo_wan.shapes.streams import Turn, draw_stream, first_frame, num_frames, render_stream, render_turn
 from fastvideo_wan.shapes.train.checkpoint import Average, load_average, save_checkpoint
 from fastvideo_wan.shapes.train.config import TrainConfig, read_settings
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, save_vae
+from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae, save_vae
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.vae_stage import vae_config
@@ -39,7 +44,8 @@ from fastvideo_wan.shapes.train_causal.latents_stage import (
 from fastvideo_wan.shapes.train_causal.lesson import draw_lesson, lesson_mask
 from fastvideo_wan.shapes.train_causal.model import CausalShapesModel
 from fastvideo_wan.shapes.train_causal.rollout import RollOut
-from fastvideo_wan.shapes.train_causal.watching import judge_chunk, make_streams, stream_cases
+from fastvideo_wan.shapes.train_causal.ship_stage import ship
+from fastvideo_wan.shapes.train_causal.watching import held_out_streams, make_streams
 
 RULE = ChunkRule(3, 12)
 
@@ -243,14 +249,14 @@ def test_streams_made_together_are_those_made_alone(causal: CausalConfig) -> Non
 
 
 def test_true_streams_score_full_marks() -> None:
-    for case in stream_cases(4, 1):
+    for case in held_out_streams(4, 1):
         assert all(is_held_out(prompt) for prompt in case.prompts)
-        frames = render_stream(case.turns, 7) * 2 - 1
+        frames = to_uint8_frames(render_stream(case.turns, 7)).numpy()
         for chunk, turn in ((3, 0), (6, 1)):
             span = slice(first_frame(chunk), first_frame(chunk + 1))
-            assert all(judge_chunk(frames[:, span], case.case(turn)).values())
+            assert all(judge_chunk(frames[span], case.case(turn)).values())
             other = case.case(1 - turn)
-            assert not all(judge_chunk(frames[:, span], other).values())
+            assert not all(judge_chunk(frames[span], other).values())
 
 
 def test_streams_are_decoded_without_a_seam(causal: CausalConfig) -> None:
@@ -283,3 +289,39 @@ def test_a_wrong_setting_is_named(tmp_path: Path, changed: dict[str, object], fi
     with pytest.raises(ParameterError, match=field):
         read_settings(path, CausalConfig)
     assert main(["--config", str(path)]) == 2
+
+
+def test_what_ships_is_judged_on_the_engine_and_makes_the_streams_of_the_roll_out(causal: CausalConfig) -> None:
+    base = causal.read_base()
+    write_latents(Worker(), causal)
+    train_causal(Worker(), causal)
+    folder = causal.folder / "shipped"
+    recipe = ship(causal, folder, num_cases=2, num_long=1)
+    assert {name: table["all"]["n"] for name, table in recipe["figures"].items()} == {
+        "follows": 2, "switched": 2, "after_60_chunks": 1,
+    }  # fmt: skip
+    card = ModelCard.from_json((folder / "card.json").read_text(), origin="here")
+    assert card.model_id == "wan-shapes-causal" and card.figures["switched_streams"] == 2
+    assert list(card_problems(card)) == []
+    assert (causal.folder / "sheets" / "shipped-60-chunks.png").exists()
+
+    case = stream_cases(1, 9, (0, 1))[0]
+    with Engine.open(folder) as engine:
+        (made,) = make_sessions(engine, [case], 2)
+    model = CausalShapesModel(base.dit, base.vae.latent_channels)
+    model.load_state_dict(load_average(causal.folder / CHECKPOINT))
+    model = model.half().float().requires_grad_(False).eval()
+    vae = load_vae(folder / "vae")
+    stage = causal.causal
+    clips = make_streams(model, vae, new_tokenizer(), [case], 1, stage)
+    frames = to_uint8_frames(clips[0] / 2 + 0.5)
+    assert (frames.int() - torch.as_tensor(made.chunks[0]).int()).abs().max() <= 1
+    assert [len(chunk) for chunk in made.chunks] == [9, 12]
+    assert main(["--config", str(written(causal)), "--stage", "card", "--output", str(folder)]) == 0
+    assert ModelCard.from_json((folder / "card.json").read_text(), origin="here") == card
+
+
+def written(config: CausalConfig) -> Path:
+    path = config.base.with_name("causal.json")
+    path.write_text(config.model_dump_json(), encoding="utf-8")
+    return path

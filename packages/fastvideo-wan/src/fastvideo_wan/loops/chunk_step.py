@@ -59,7 +59,7 @@ def run_step(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], ctx: StepC
     transformer: CausalWanTransformer = instance.component(payloads[0].component)
     match payloads[0]:
         case ChunkPromptsPayload():
-            return [StepResult(values) for values in _prompts(transformer, payloads)]
+            return [StepResult(values, is_finite=_is_finite(values)) for values in _prompts(transformer, payloads)]
         case ChunkDenoisePayload():
             return _denoise(transformer, payloads, ctx)
     return [StepResult(values) for values in _read(transformer, payloads, ctx)]
@@ -131,6 +131,13 @@ def _prompts(transformer: CausalWanTransformer, payloads: Sequence[ChunkPromptsP
     for place, (payload, branch), context in zip(places, rows, made, strict=True):
         found[place][branch] = PromptContext(payload.versions[branch], context)
     return [ChunkPrompts(payload.component, one) for payload, one in zip(payloads, found, strict=True)]
+
+
+def _is_finite(values: ChunkPrompts) -> bool:
+    """Tell whether keys and values are finite; a bias is not, where a row has fewer tokens than another."""
+    contexts = [own.context for own in values.contexts.values()]
+    parts = [part for context in contexts for part in (context.keys_ZBLNK, context.values_ZBLNK)]
+    return bool(torch.stack([torch.isfinite(part).all() for part in parts]).all())
 
 
 def _text(transformer: CausalWanTransformer, row: TextRow) -> Tensor:

@@ -1,6 +1,7 @@
 """Train the causal shapes model: `python -m fastvideo_wan.shapes.train_causal --config FILE [--stage NAME]`.
 
-Stages: `latents` and `causal`, which go on where they were stopped.
+Stages: `latents` and `causal`, which go on where they were stopped, and `ship`, which writes the finished model. `card`
+writes a shipped folder's card anew after the card's format has changed.
 """
 
 from __future__ import annotations
@@ -21,16 +22,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages that were asked for; each goes on where it was stopped. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fastvideo_wan.shapes.train_causal", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file of settings")
-    parser.add_argument("--stage", choices=(*STAGES, "all"), default="all", help="default: all, in order")
+    parser.add_argument(
+        "--stage", choices=(*STAGES, "ship", "card", "all"), default="all", help="default: all, in order"
+    )
+    parser.add_argument("--output", type=Path, help="folder that `ship` writes; default: FOLDER/wan-shapes-causal")
+    parser.add_argument("--num-cases", type=int, default=100, help="streams on which `ship` judges; default: 100")
+    parser.add_argument("--num-long", type=int, help="streams of 60 chunks on which it judges; default: as many")
+    parser.add_argument("--notes", default="", help="what the run did otherwise than its settings say, for recipe.json")
     arguments = parser.parse_args(argv)
     try:
         config = read_settings(arguments.config, CausalConfig)
     except FastVideoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    for stage in STAGES if arguments.stage == "all" else (arguments.stage,):
-        run_stage(stage, config)
+    for stage in (*STAGES, "ship") if arguments.stage == "all" else (arguments.stage,):
+        if stage in STAGES:
+            run_stage(stage, config)
+        else:
+            run_ship(stage, config, arguments)
     return 0
+
+
+def run_ship(stage: str, config: CausalConfig, arguments: argparse.Namespace) -> None:
+    """Write the model and print the judge's tables, or write its card only."""
+    from fastvideo_wan.shapes.train_causal.ship_stage import ship, write_card
+
+    folder = arguments.output or config.folder / "wan-shapes-causal"
+    if stage == "card":
+        write_card(folder)
+        return
+    ship(config, folder, num_cases=arguments.num_cases, num_long=arguments.num_long, notes=arguments.notes)
 
 
 def run_stage(stage: str, config: CausalConfig) -> None:

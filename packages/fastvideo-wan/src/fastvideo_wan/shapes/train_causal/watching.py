@@ -5,22 +5,22 @@ Shape letters: N streams, C channels, T frames, H rows, W columns.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_cache import FeatureCache
-from fastvideo_wan.shapes.evaluation import Case, score, wilson_interval
-from fastvideo_wan.shapes.judge import judge_clip
+from fastvideo_wan.shapes.evaluation import ATTRIBUTES, wilson_interval
 from fastvideo_wan.shapes.render import to_uint8_frames
 from fastvideo_wan.shapes.scenes import FRAME_SIZE
 from fastvideo_wan.shapes.sheets import write_sheet
-from fastvideo_wan.shapes.streams import Turn, draw_captions, draw_stream, first_frame, turn_of_chunk
+from fastvideo_wan.shapes.stream_measure import StreamCase, judge_chunk, stream_cases
+from fastvideo_wan.shapes.streams import first_frame, turn_of_chunk
 from fastvideo_wan.shapes.train.checkpoint import Average
 from fastvideo_wan.shapes.train.watching import MAX_SHEET_CLIPS, SHEETS_FOLDER
 from fastvideo_wan.shapes.train.workers import Worker
@@ -30,38 +30,11 @@ from fastvideo_wan.shapes.train_causal.rollout import RollOut
 
 TURN_CHUNK = 4
 NUM_CHUNKS = 7
-ATTRIBUTES = ("colour", "shape", "direction", "all", "background", "whole", "size", "clean")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamCase:
-    """A stream that is asked for with held-out prompts, one a turn, and the seed of its noise."""
-
-    turns: tuple[Turn, ...]
-    prompts: tuple[str, ...]
-    seed: int
-
-    def case(self, turn: int) -> Case:
-        """Return one turn as what a clip is judged against."""
-        return Case(self.prompts[turn], self.turns[turn].scene, self.seed)
-
-
-def stream_cases(
-    num_cases: int, seed: int, turns: Sequence[int] = (0, TURN_CHUNK), *, changes: int | None = None
-) -> list[StreamCase]:
-    """Return streams whose prompts' wording was never trained on; see `streams.draw_stream` for the arguments."""
-    rng, cases = random.Random(f"streams/{seed}"), []
-    for _ in range(num_cases):
-        stream = draw_stream(rng, turns, changes=changes)
-        prompts = draw_captions(stream, rng, is_held_out_wanted=True)
-        cases.append(StreamCase(tuple(stream), tuple(prompts), rng.getrandbits(31)))
-    return cases
-
-
-def judge_chunk(frames_CTHW: Tensor, case: Case) -> dict[str, bool]:
-    """Judge a chunk's frames, values -1 to 1, by itself."""
-    frames = to_uint8_frames(frames_CTHW / 2 + 0.5)
-    return score(judge_clip(frames, is_wrapped=True), case, num_frames=len(frames))
+def held_out_streams(num_cases: int, seed: int) -> list[StreamCase]:
+    """Return streams whose prompt changes at `TURN_CHUNK`."""
+    return stream_cases(num_cases, seed, (0, TURN_CHUNK))
 
 
 @torch.no_grad()
@@ -98,12 +71,12 @@ def evaluate_average(
     stage = config.causal
     model = CausalShapesModel(config.read_base().dit, vae.config.z_dim).to(config.device).eval()
     model.load_state_dict(average.weights)
-    cases = stream_cases(stage.eval_streams, config.seed)
+    cases = held_out_streams(stage.eval_streams, config.seed)
     own = cases[worker.rank :: worker.num_workers]
     clips = make_streams(model, vae, tokenizer, own, NUM_CHUNKS, stage) if own else torch.zeros(0)
     for name, chunk, turn in (("before", TURN_CHUNK - 1, 0), ("after", TURN_CHUNK + 2, 1)):
         span = slice(first_frame(chunk), first_frame(chunk + 1))
-        scores = [judge_chunk(clip[:, span], case.case(turn)) for clip, case in zip(clips, own, strict=True)]
+        scores = [judge_chunk(_frames(clip[:, span]), case.case(turn)) for clip, case in zip(clips, own, strict=True)]
         counts = worker.sum(torch.tensor([sum(s[attribute] for s in scores) for attribute in ATTRIBUTES]))
         if worker.is_first:
             print(f"eval {step} {name:<6}  {_line(counts.tolist(), len(cases))}", flush=True)
@@ -112,6 +85,11 @@ def evaluate_average(
         write_sheet(path.with_suffix(".png"), clips[:MAX_SHEET_CLIPS])
         text = "".join(f"{' / '.join(case.prompts)}\n" for case in own[:MAX_SHEET_CLIPS])
         path.with_suffix(".txt").write_text(text, encoding="utf-8")
+
+
+def _frames(clip_CTHW: Tensor) -> npt.NDArray[np.uint8]:
+    """Return frames with values -1 to 1 as bytes."""
+    return to_uint8_frames(clip_CTHW / 2 + 0.5).numpy()
 
 
 def _line(counts: list[int], num_cases: int) -> str:
