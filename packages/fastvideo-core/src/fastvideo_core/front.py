@@ -163,13 +163,7 @@ class VideoGenerator:
             _target(one, prompt, folder, output_video_name, is_single=len(prompts) == 1) if save_video else None
             for one, prompt in zip(prepared, prompts, strict=True)
         ]
-        handles = [self.engine.submit_prepared(one) for one in prepared]
-        try:
-            videos = [_collect(*parts) for parts in zip(prompts, handles, targets, strict=True)]
-        except BaseException:
-            for handle in handles:
-                handle.cancel("another video of the same call failed")
-            raise
+        videos = self._run(prompts, prepared, targets)
         return videos[0] if isinstance(request, str) else videos
 
     def generate_video(self, prompt: str, **options: Any) -> GeneratedVideo | list[GeneratedVideo]:
@@ -187,6 +181,18 @@ class VideoGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+    def _run(
+        self, prompts: Sequence[str], prepared: Sequence[PreparedRequest], targets: Sequence[OutputTarget | None]
+    ) -> list[GeneratedVideo]:
+        """Run requests together; where one fails, the others are cancelled."""
+        handles = [self.engine.submit_prepared(one) for one in prepared]
+        try:
+            return [_collect(*parts) for parts in zip(prompts, handles, targets, strict=True)]
+        except BaseException:
+            for handle in handles:
+                handle.cancel("another video of the same call failed")
+            raise
 
     @property
     def _folder(self) -> Path:
