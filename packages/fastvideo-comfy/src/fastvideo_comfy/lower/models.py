@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +26,7 @@ class ModelChain:
         loader: The loader.
         file: Its file.
         shift: Flow shift.
+        shift_node: The node that sets it; the loader, where none does.
         adapters: Adapters, the first one loaded first.
         origin: Ids of all nodes of the chain.
     """
@@ -34,6 +34,7 @@ class ModelChain:
     loader: FlatNode
     file: str
     shift: float
+    shift_node: FlatNode
     adapters: tuple[AdapterUse, ...]
     origin: tuple[str, ...]
 
@@ -51,7 +52,7 @@ class Clip:
 def lower_model(ctx: Lowering, node: FlatNode, name: str = "model") -> ModelChain | None:
     """Follow a MODEL input back to its loader; the shift nearest to the sampler holds."""
     place: FlatNode = node
-    shift: float | None = None
+    shift: tuple[float, FlatNode] | None = None
     adapters: list[AdapterUse] = []
     origin: list[str] = []
     for _ in range(_MAX_CHAIN):
@@ -62,12 +63,12 @@ def lower_model(ctx: Lowering, node: FlatNode, name: str = "model") -> ModelChai
         name = "model"
         origin.append(place.node_id)
         if place.type == "UNETLoader":
-            return _loaded(ctx, place, shift, adapters, origin)
+            return _loaded(ctx, place, shift or (DEFAULT_SHIFT, place), adapters, origin)
         if place.type == "ModelSamplingSD3":
-            own = ctx.number(place, "shift", 0.0, 100.0)
+            own = _shift(ctx, place)
             if own is None:
                 return None
-            shift = own if shift is None else shift
+            shift = shift or (own, place)
         elif place.type in ("LoraLoaderModelOnly", "LoraLoader") and slot == 0:
             adapters = _adapters(ctx, place, "strength_model") + adapters
         else:
@@ -77,19 +78,23 @@ def lower_model(ctx: Lowering, node: FlatNode, name: str = "model") -> ModelChai
     return None
 
 
+def _shift(ctx: Lowering, node: FlatNode) -> float | None:
+    shift = ctx.number(node, "shift", 0.0, 100.0)
+    if shift == 0:
+        ctx.fail(node, "value_smaller_than_min", "a flow shift of 0 has no schedule", "shift", allowed="above 0")
+        return None
+    return shift
+
+
 def _loaded(
-    ctx: Lowering, loader: FlatNode, shift: float | None, adapters: list[AdapterUse], origin: list[str]
+    ctx: Lowering, loader: FlatNode, shift: tuple[float, FlatNode], adapters: list[AdapterUse], origin: list[str]
 ) -> ModelChain | None:
     file = ctx.file(loader, "unet_name")
     why = "weights run in the number format that the deploy config or the card says"
     dtype = ctx.choice(loader, "weight_dtype", ("default",), why)
     if file is None or dtype is None:
         return None
-    chosen = DEFAULT_SHIFT if shift is None else float(shift)
-    if not chosen > 0 or not math.isfinite(chosen):
-        ctx.fail(loader, "value_smaller_than_min", "a flow shift of 0 has no schedule", "shift", allowed="above 0")
-        return None
-    return ModelChain(loader, file, chosen, tuple(adapters), tuple(origin))
+    return ModelChain(loader, file, float(shift[0]), shift[1], tuple(adapters), tuple(origin))
 
 
 def model_owners(ctx: Lowering, model: ModelChain) -> tuple[CardFile, ...]:

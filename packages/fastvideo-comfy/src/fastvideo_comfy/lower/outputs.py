@@ -166,7 +166,7 @@ def _parameters(
         "height": (start.height, start.node, "height"),
         "num_frames": (start.length, start.node, "length"),
         "num_inference_steps": (first.steps, *first.place("steps")),
-        "flow_shift": (first.shift, first.model.loader, "shift"),
+        "flow_shift": (first.shift, *first.place("shift")),
         "sampler": (sampled.sampler, *first.place("sampler_name")),
         "seed": (first.seed, *first.place("seed")),
         "guidance_scale": (first.cfg, *first.place("cfg")),

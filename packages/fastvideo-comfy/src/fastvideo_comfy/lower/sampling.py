@@ -146,7 +146,7 @@ def _ksampler(ctx: Lowering, node: FlatNode) -> Stage | None:
         return None
     stage = Stage(
         node, model, guided[0], guided[1], guided[2], sampler, scheduler, steps, model.shift, seed,
-        places={"seed": (node, "noise_seed" if is_advanced else "seed")},
+        places={"seed": (node, "noise_seed" if is_advanced else "seed"), "shift": (model.shift_node, "shift")},
     )  # fmt: skip
     return replace(stage, **window)
 
@@ -219,7 +219,7 @@ class _Custom:
     sampler: str
     scheduler: str
     steps: int
-    shift: float
+    model: ModelChain
     nodes: tuple[FlatNode, ...]
 
 
@@ -233,7 +233,7 @@ def _custom_parts(ctx: Lowering, node: FlatNode) -> _Custom | None:
     denoise, model = _denoise(ctx, sigmas), lower_model(ctx, sigmas)
     if sampler is None or select is None or scheduler is None or steps is None or denoise is None or model is None:
         return None
-    return _Custom(sampler, scheduler, steps, model.shift, (select, sigmas))
+    return _Custom(sampler, scheduler, steps, model, (select, sigmas))
 
 
 def _custom_stage(
@@ -247,10 +247,16 @@ def _custom_stage(
 ) -> Stage:
     select, sigmas = parts.nodes
     return Stage(
-        node, model, guided[0], guided[1], guided[2], parts.sampler, parts.scheduler, parts.steps, parts.shift, seed,
+        node, model, guided[0], guided[1], guided[2], parts.sampler, parts.scheduler, parts.steps,
+        parts.model.shift, seed,
         is_custom=True,
         extra=tuple(one.node_id for one in (select, sigmas, *extra)),
-        places={"steps": (sigmas, "steps"), "sampler_name": (select, "sampler_name"), **places},
+        places={
+            "steps": (sigmas, "steps"),
+            "sampler_name": (select, "sampler_name"),
+            "shift": (parts.model.shift_node, "shift"),
+            **places,
+        },
     )  # fmt: skip
 
 
