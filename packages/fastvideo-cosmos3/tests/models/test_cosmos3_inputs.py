@@ -56,7 +56,9 @@ def test_tables_of_embodiments_are_those_of_diffusers():
 
     assert dict(embodiments.DOMAINS) == reference._EMBODIMENT_TO_DOMAIN_ID
     assert dict(embodiments.ACTION_WIDTHS) == reference._EMBODIMENT_TO_RAW_ACTION_DIM
-    bins = {f"{tier}p": {float(k): v for k, v in sizes.items()} for tier, sizes in reference._ACTION_RESOLUTION_BINS.items()}
+    bins = {
+        f"{tier}p": {float(k): v for k, v in sizes.items()} for tier, sizes in reference._ACTION_RESOLUTION_BINS.items()
+    }
     assert {tier: dict(sizes) for tier, sizes in embodiments.CANVASES.items()} == bins
 
 

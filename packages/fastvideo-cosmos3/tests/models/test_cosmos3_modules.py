@@ -100,7 +100,8 @@ def test_text_may_come_in_parts(pipeline):
     whole, kept = model.understand(ids, text_tables(model, TEXT))
     first, past = model.understand(ids[:, :20], text_tables(model, 20))
     mask = torch.ones(17, TEXT, dtype=torch.bool).tril(20).view(1, 1, 17, TEXT)
-    second, more = model.understand(ids[:, 20:], text_tables(model, 17, 20), past_NZBSHD=past, mask=mask)
+    with_room = torch.nn.functional.pad(past, (0, 0, 0, 0, 0, 17))
+    second, more = model.understand(ids[:, 20:], text_tables(model, 17, 20), past_NZBSHD=with_room, mask=mask)
     torch.testing.assert_close(torch.cat([first, second], dim=1), whole, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(torch.cat([past, more], dim=3), kept, rtol=1e-5, atol=1e-5)
 

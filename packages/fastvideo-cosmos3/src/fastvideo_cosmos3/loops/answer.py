@@ -162,7 +162,7 @@ def run_step(
     hidden_B1C, own = model.understand(
         ids_B1.to(model.device),
         model.rotary(positions_AB1),
-        past_NZBSHD=stack_pages([payload.pages for payload in payloads]),
+        past_NZBSHD=stack_pages([payload.pages for payload in payloads], room=1),
         mask=_mask([payload.pages.num_tokens for payload in payloads], model.device),
     )
     logits_BV = model.lm_head(hidden_B1C[:, 0]).float()

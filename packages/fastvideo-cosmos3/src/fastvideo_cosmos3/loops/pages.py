@@ -63,20 +63,24 @@ def gather_pages(text: TextPages) -> Tensor:
     return torch.cat(text.pages, dim=2)
 
 
-def stack_pages(texts: Sequence[TextPages]) -> Tensor | None:
-    """Return the keys and values of several texts as rows, (N, Z, B, S, H, D), with zeros behind shorter ones.
+def stack_pages(texts: Sequence[TextPages], room: int = 0) -> Tensor | None:
+    """Return the keys and values of several texts as rows, (N, Z, B, S + room, H, D), with zeros behind shorter ones.
 
     None if none has a token.
+
+    Args:
+        texts: The texts.
+        room: Tokens at the end of every row that are left for those to come, and hold anything.
     """
     longest = max(text.num_tokens for text in texts)
     if longest == 0:
         return None
-    if len(texts) == 1:
-        return gather_pages(texts[0]).unsqueeze(2)
     like = next(text for text in texts if text.pages).pages[0]
     layers, parts, _, heads, width = like.shape
-    rows = like.new_zeros(layers, parts, len(texts), longest, heads, width)
+    rows = like.new_empty(layers, parts, len(texts), longest + room, heads, width)
     for index, text in enumerate(texts):
         if text.pages:
             rows[:, :, index, : text.num_tokens] = gather_pages(text)
+        # A key that is masked still takes part in a product: it must be a number.
+        rows[:, :, index, text.num_tokens : longest].zero_()
     return rows

@@ -333,7 +333,7 @@ def run_step(
     hidden_BSC, own = model.understand(
         ids_BS.to(model.device),
         model.rotary(positions_ABS),
-        past_NZBSHD=stack_pages([payload.pages for payload in payloads]),
+        past_NZBSHD=stack_pages([payload.pages for payload in payloads], room=longest),
         mask=_mask(payloads, longest, model.device),
         visual=_visual(model, payloads[0]),
     )

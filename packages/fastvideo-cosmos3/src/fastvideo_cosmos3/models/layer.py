@@ -84,7 +84,8 @@ class MixtureAttention(nn.Module):
         Args:
             x_BSC: Normed new tokens.
             tables: Their positions.
-            past_ZBSHD: Keys and values before them; None if they are the first.
+            past_ZBSHD: Keys and values before them, and room for their own behind, which is filled; None if they are
+                the first.
             mask: Which keys each new token sees, (B, 1, S, past + S); None where a plain causal mask says it.
 
         Returns:
@@ -93,7 +94,10 @@ class MixtureAttention(nn.Module):
         query = rotate(self.norm_q(self._heads(self.to_q(x_BSC))), tables)
         key = rotate(self.norm_k(self._heads(self.to_k(x_BSC))), tables)
         own = torch.stack((key, self._heads(self.to_v(x_BSC))))
-        keys_values = own if past_ZBSHD is None else torch.cat((past_ZBSHD, own), dim=2)
+        keys_values = own
+        if past_ZBSHD is not None:
+            past_ZBSHD[:, :, -own.shape[2] :] = own
+            keys_values = past_ZBSHD
         is_causal = mask is None and x_BSC.shape[1] > 1
         return self.to_out(_attend(query, keys_values, mask, is_causal=is_causal)), own
 

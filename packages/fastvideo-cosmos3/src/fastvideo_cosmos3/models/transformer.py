@@ -145,7 +145,8 @@ class Cosmos3Transformer(nn.Module):
         Args:
             ids_BS: New tokens.
             tables: Their positions.
-            past_NZBSHD: Keys and values of the tokens before them; None if they are the first.
+            past_NZBSHD: Keys and values of the tokens before them, and room for their own behind, which is filled; None
+                if they are the first.
             mask: Which keys each new token sees, (B, 1, S, past + S), true where it does; None where a plain causal
                 mask over the new tokens says it.
             visual: Images and video in the text; only for a single row.
