@@ -6,7 +6,7 @@
     ttft_steps          denoise steps that end between a question, asked in a long denoise, and its answer's first text
     ar_batch_gain       tokens a second of eight answers together over those of one after another
 
-The model has about 60 million random parameters in float32. Both sides get the same prompt, seed, size, steps, guidance
+The model has about 52 million random parameters in float32. Both sides get the same prompt, seed, size, steps, guidance
 and number of tokens, and end with frames and sound in memory; loading is not timed. Before anything is timed, the
 thoughts must be the same tokens on both sides, and the video the one that diffusers makes of prompt and thoughts.
 """
