@@ -10,6 +10,7 @@ __all__ = [
     "images",
     "models",
     "operations",
+    "pages",
     "parts",
     "ranges",
     "schemas",

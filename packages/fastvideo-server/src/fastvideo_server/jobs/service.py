@@ -7,7 +7,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -68,6 +68,10 @@ class JobService:
         metrics: Figures.
         setup: What the deploy config says of cards.
         max_running: Most jobs in the engine at a time.
+
+    Attributes:
+        is_draining: Whether nothing more is accepted.
+        on_end: Called with each job that has ended, and why it gave no result; on the event loop.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class JobService:
         self.shelf = shelf
         self.config = config
         self.is_draining = False
+        self.on_end: list[Callable[[LiveJob, Exception | None], None]] = []
         self._keys = keys
         self._metrics = metrics
         self._setup = setup or Setup()
@@ -409,6 +414,8 @@ class JobService:
     def _note_end(self, job: LiveJob, error: Exception | None) -> None:
         self._lives.pop(job.job_id, None)
         end_span(job.trace, error)
+        for tell in self.on_end:
+            tell(job, error)
         now = time.monotonic()
         status = "completed" if error is None else "cancelled" if job.cancelled_at_s is not None else "failed"
         self._metrics.jobs.labels(status).inc()
