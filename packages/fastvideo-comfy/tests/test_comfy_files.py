@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+import av
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,6 +15,7 @@ from fastvideo_comfy.files import CardFile, FileMap, name_problem, parse_assignm
 from fastvideo_comfy.folders import ModelFolders, read_extra_paths
 from fastvideo_comfy.keys import WAN_TRANSFORMER, WAN_VAE, is_weight
 from fastvideo_comfy.stage import stage_card
+from fastvideo_core.cli.main import main
 from fastvideo_core.errors import CheckpointError, InputError, ParameterError
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.loading import load_instance
@@ -263,3 +267,53 @@ def test_names_that_are_paths(name):
 
 def test_names_in_subfolders_are_fine():
     assert name_problem("sub/dir\\file.safetensors") is None
+
+
+def test_a_workflow_runs_on_its_own_files_and_adapters(tmp_path, prompt, capsys):
+    checkpoint = build_wan_checkpoint(tmp_path / "tiny", "t2v", vae={"num_res_blocks": 2, "dim_mult": [1, 2, 4, 4]})
+    models = tmp_path / "ComfyUI/models"
+    parts = {
+        "diffusion_models/wan2.1_t2v_1.3B_fp16": {
+            rename(k, TO_ORIGINAL): v for k, v in tensors(checkpoint, "transformer").items()
+        },
+        "text_encoders/umt5_xxl_fp8_e4m3fn_scaled": tensors(checkpoint, "text_encoder"),
+        "vae/wan_2.1_vae": {vae_name(k): v for k, v in tensors(checkpoint, "vae").items()},
+        "loras/turn": {
+            "diffusion_model.blocks.1.ffn.0.lora_down.weight": torch.ones(2, 24),
+            "diffusion_model.blocks.1.ffn.0.lora_up.weight": torch.ones(32, 2),
+        },
+    }
+    for name, content in parts.items():
+        path = models / f"{name}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
+    prompt["40"]["inputs"].update(width=32, height=32, length=5)
+    prompt["3"]["inputs"].update(steps=2, cfg=2.0)
+    prompt["50"]["inputs"]["filename_prefix"] = "plain"
+    plain = tmp_path / "plain.json"
+    plain.write_text(json.dumps(prompt))
+    prompt["70"] = {
+        "class_type": "LoraLoaderModelOnly",
+        "inputs": {"model": ["37", 0], "lora_name": "turn.safetensors", "strength_model": 0.5},
+    }
+    prompt["48"]["inputs"]["model"] = ["70", 0]
+    prompt["50"]["inputs"]["filename_prefix"] = "turned"
+    turned = tmp_path / "turned.json"
+    turned.write_text(json.dumps(prompt))
+    cards = ["--model", f"wan2.1_t2v_1.3B_fp16.safetensors={checkpoint}"]
+    cards += ["--model", f"wan_2.1_vae.safetensors={checkpoint}:vae", "--precision", "float32"]
+    out = ["-o", str(tmp_path / "out"), *cards]
+    assert main(["comfy", "run", str(plain), *out, "-q"]) == 0
+    assert main(["comfy", "run", str(plain), *out, "-q", "--models", str(tmp_path / "ComfyUI")]) == 0
+    assert main(["comfy", "run", str(turned), *out, "--models", str(tmp_path / "ComfyUI")]) == 0
+    assert "turn.safetensors: 1 matrices" in capsys.readouterr().err
+    own, single, changed = (frames_of(tmp_path / "out" / name) for name in ("plain.mp4", "plain-2.mp4", "turned.mp4"))
+    assert np.array_equal(own, single)
+    assert np.abs(own.astype(int) - changed).max() > 2
+    assert main(["comfy", "run", str(turned), *out, "-q"]) == 1
+    assert "adapter 'turn.safetensors' is in ComfyUI's loras folder, and no folder is given" in capsys.readouterr().err
+
+
+def frames_of(path):
+    with av.open(str(path)) as video:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)])

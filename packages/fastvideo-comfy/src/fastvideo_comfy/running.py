@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -136,7 +136,9 @@ def run_plan(
         if is_cancelled:
             return
         with _engine(group[0], settings) as engine, ExitStack() as stack:
-            handles = [engine.submit_prepared(one.prepared, on_event=on_event) for one in group]
+            # The card that runs has ComfyUI's files, and is in all else the one that was asked.
+            requests = [replace(one.prepared, card=engine.card) for one in group]
+            handles = [engine.submit_prepared(request, on_event=on_event) for request in requests]
 
             def cancel(handles: Sequence[Any] = tuple(handles)) -> None:
                 nonlocal is_cancelled
