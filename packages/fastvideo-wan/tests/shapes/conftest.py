@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from fastvideo_wan.shapes.train.config import TrainConfig
+from fastvideo_wan.shapes.train.dit_stage import train_dit
+from fastvideo_wan.shapes.train.latents_stage import write_latents
+from fastvideo_wan.shapes.train.vae_stage import train_vae
+from fastvideo_wan.shapes.train.workers import Worker
 
 
 @pytest.fixture
@@ -47,3 +51,18 @@ def tiny(tmp_path: Path) -> TrainConfig:
             },
         }
     )
+
+
+@pytest.fixture
+def with_latents(tiny: TrainConfig) -> TrainConfig:
+    """The run with its autoencoder and the latents of its clips."""
+    train_vae(Worker(), tiny)
+    write_latents(Worker(), tiny)
+    return tiny
+
+
+@pytest.fixture
+def with_transformer(with_latents: TrainConfig) -> TrainConfig:
+    """The run with its transformer and text encoder too."""
+    train_dit(Worker(), with_latents)
+    return with_latents

@@ -29,26 +29,18 @@ from fastvideo_wan.shapes.train.latents_stage import (
     read_latents,
     rotate_latents,
     wanted_files,
-    write_latents,
 )
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer, tokenize
 from fastvideo_wan.shapes.train.pool import LatentsPool
 from fastvideo_wan.shapes.train.sampling import sample, shifted
 from fastvideo_wan.shapes.train.ship_stage import ship
-from fastvideo_wan.shapes.train.vae_stage import train_vae, vae_config
+from fastvideo_wan.shapes.train.vae_stage import vae_config
 from fastvideo_wan.shapes.train.workers import Worker
 
 
 def with_steps(config: TrainConfig, num_steps: int) -> TrainConfig:
     schedule = config.dit.schedule.model_copy(update={"num_steps": num_steps, "decay_part": 0.0})
     return config.model_copy(update={"dit": config.dit.model_copy(update={"schedule": schedule})})
-
-
-@pytest.fixture
-def with_latents(tiny: TrainConfig) -> TrainConfig:
-    train_vae(Worker(), tiny)
-    write_latents(Worker(), tiny)
-    return tiny
 
 
 def test_rotated_latents_are_uncorrelated_and_decode_the_same(tiny: TrainConfig) -> None:

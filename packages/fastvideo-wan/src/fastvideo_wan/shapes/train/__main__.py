@@ -1,7 +1,7 @@
 """Train the shapes model: `python -m fastvideo_wan.shapes.train --config FILE [--stage NAME]`.
 
-Stages: `vae`, `latents`, `decoder`, `dit`, which go on where they were stopped, and `ship`, which writes the finished
-model. `card` writes a shipped folder's card anew after the card's format has changed.
+Stages: `vae`, `latents`, `decoder`, `dit`, `words`, which go on where they were stopped, and `ship`, which writes the
+finished model. `card` writes a shipped folder's card anew after the card's format has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from fastvideo_core.errors import FastVideoError
 from fastvideo_wan.shapes.train.config import TrainConfig, read_config
 
-STAGES = ("vae", "latents", "decoder", "dit")
+STAGES = ("vae", "latents", "decoder", "dit", "words")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,9 +61,16 @@ def run_stage(stage: str, config: TrainConfig) -> None:
     from fastvideo_wan.shapes.train.dit_stage import train_dit
     from fastvideo_wan.shapes.train.latents_stage import write_latents
     from fastvideo_wan.shapes.train.vae_stage import train_vae
+    from fastvideo_wan.shapes.train.words_stage import train_words
     from fastvideo_wan.shapes.train.workers import run_workers
 
-    jobs = {"vae": train_vae, "latents": write_latents, "decoder": train_decoder, "dit": train_dit}
+    jobs = {
+        "vae": train_vae,
+        "latents": write_latents,
+        "decoder": train_decoder,
+        "dit": train_dit,
+        "words": train_words,
+    }
     run_workers(jobs[stage], config.num_processes, config)
 
 

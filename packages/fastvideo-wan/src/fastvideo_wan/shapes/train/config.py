@@ -235,6 +235,19 @@ class DitStage(Settings):
     schedule: Schedule = Schedule(num_steps=2500, learning_rate=2e-3, num_warmup_steps=100, ema_decay=0.998)
 
 
+class WordsStage(Settings):
+    """The text encoder alone, on captions whose words' order matters; see `words_stage`.
+
+    Attributes:
+        batch_size: Captions a step, over all processes.
+    """
+
+    batch_size: Count = 128
+    schedule: Schedule = Schedule(
+        num_steps=500, learning_rate=4e-3, num_warmup_steps=20, decay_part=0.6, ema_decay=0.98
+    )
+
+
 class Grid(Settings):
     """What the card of the finished model accepts; all of it should look as good as the buckets do.
 
@@ -293,6 +306,7 @@ class TrainConfig(Settings):
     latents: LatentsStage = LatentsStage()
     decoder: DecoderStage = DecoderStage()
     dit: DitStage = DitStage()
+    words: WordsStage = WordsStage()
     grid: Grid = Grid()
 
     @model_validator(mode="after")
@@ -306,7 +320,7 @@ class TrainConfig(Settings):
     def _batches_divide(self) -> Self:
         sizes = {f"vae.windows.{i}.batch_size": window.batch_size for i, window in enumerate(self.vae.windows)}
         sizes |= {f"buckets.{i}.batch_size": bucket.batch_size for i, bucket in enumerate(self.buckets)}
-        sizes["decoder.batch_size"] = self.decoder.batch_size
+        sizes |= {"decoder.batch_size": self.decoder.batch_size, "words.batch_size": self.words.batch_size}
         for name, size in sizes.items():
             if size % self.num_processes:
                 raise ValueError(f"{name}={size} must be a multiple of num_processes={self.num_processes}")

@@ -25,16 +25,16 @@ from fastvideo_wan.shapes.evaluation import ATTRIBUTES, Case, Row, held_out_case
 from fastvideo_wan.shapes.measure import Judged, make_and_judge
 from fastvideo_wan.shapes.sheets import from_frames, write_sheet
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, save_tokenizer
-from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
 from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae
-from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT
 from fastvideo_wan.shapes.train.latents_stage import batch_of, draw_pixels, draw_scenes, encode_scenes, save_vae
 from fastvideo_wan.shapes.train.model import ShapesModel
 from fastvideo_wan.shapes.train.vae_stage import psnr
+from fastvideo_wan.shapes.train.words_stage import load_taught_model
 
 DTYPE = torch.float16
 FPS = 8.0
+TRAINED = ("vae", "decoder", "dit", "words")
 EVALUATION_SEED = 20_000  # not the one that evaluations during training use
 RECONSTRUCT_PIXELS = 8 * 17 * 64 * 64  # decoded at a time
 SHEET_CLIPS = 48
@@ -53,13 +53,14 @@ def ship(config: TrainConfig, folder: Path, *, num_cases: int = 100, notes: str 
         The content of `recipe.json`.
     """
     vae = load_polished_vae(config)
-    model = ShapesModel(config.dit, vae.config.z_dim)
-    model.load_state_dict(load_average(config.folder / CHECKPOINT))
+    model = load_taught_model(config)
     write_components(model, vae, folder, flow_shift=config.dit.time_shift)
     round_weights(vae)
     recipe: dict[str, Any] = {
         "settings": json.loads(config.model_dump_json(exclude={"folder"})),
-        "steps_done": {name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "decoder", "dit")},
+        "steps_done": {
+            name: steps_done(config.folder / f"{name}.safetensors") for name in ("vae", "decoder", "dit", "words")
+        },
         "evaluation_seed": EVALUATION_SEED,
         "dtype": str(DTYPE).removeprefix("torch."),
         "notes": notes,
