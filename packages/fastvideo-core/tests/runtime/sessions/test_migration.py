@@ -22,7 +22,8 @@ PARAMETERS = {"seed": 5, "num_inference_steps": 2, "height": 16, "width": 16}
 
 @pytest.fixture
 def vault(tmp_path):
-    return SessionVault(tmp_path / "vault")
+    with SessionVault(tmp_path / "vault") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from fastvideo_core.errors import SessionEndedError, StateError
 from fastvideo_core.runtime.sessions.parked import ParkedState, read_parked, remove_parked, write_parked
@@ -22,7 +24,7 @@ _TIMEOUT_S = 30.0
 
 
 class SessionVault:
-    """The sessions of a machine. May be used from any thread and process.
+    """The sessions of a machine. May be used from any thread; each process, a fork too, makes its own.
 
     Args:
         folder: Where they are kept; made if it is missing.
@@ -31,7 +33,14 @@ class SessionVault:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._lock = threading.Lock()
+        # One for good: to close the last one of a file costs as much as a change.
+        self._database = sqlite3.connect(
+            folder / _DATABASE, timeout=_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
         with self._open() as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
             columns = "session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, file TEXT NOT NULL"
             database.execute(f"CREATE TABLE IF NOT EXISTS sessions ({columns})")
 
@@ -116,9 +125,18 @@ class SessionVault:
             row = database.execute("SELECT owner, file FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
         return None if row is None else (row[0], row[1])
 
+    def close(self) -> None:
+        """Close the database; what is in it stays. Again, it does nothing."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._folder / _DATABASE, timeout=_TIMEOUT_S, isolation_level=None)) as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            yield database
+        with self._lock:
+            yield self._database
