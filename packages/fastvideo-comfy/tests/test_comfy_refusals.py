@@ -280,3 +280,22 @@ def test_compiling_imports_no_torch(tmp_path, prompt):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_ten_thousand_nodes_of_every_kind_end(prompt, look):
+    prompt["37"]["inputs"]["unet_name"] = "x"
+    many = {f"u{k}": {"class_type": "Unknown", "inputs": {"video": ["49", 0]}} for k in range(10_000)}
+    prompt["50"]["inputs"].update({f"v{k}": [f"u{k}", 0] for k in range(10_000)})
+    report = look({**prompt, **many}).report
+    assert len(report.of_status("unsupported")) == 10_002
+    chain = {
+        f"l{k}": {
+            "class_type": "LoraLoaderModelOnly",
+            "inputs": {"model": [f"l{k - 1}" if k else "37", 0], "lora_name": "a", "strength_model": 1.0},
+        }
+        for k in range(2000)
+    }
+    prompt["48"]["inputs"]["model"] = ["l1999", 0]
+    assert any(one.code == "chain_too_long" for one in look({**prompt, **chain}).report.problems)
+    outputs = {f"s{k}": {"class_type": "SaveVideo", "inputs": {"video": ["49", 0]}} for k in range(300)}
+    assert any(one.code == "too_many_outputs" for one in look({**prompt, **outputs}).report.problems)

@@ -23,6 +23,8 @@ from fastvideo_core.errors import ParameterError
 
 __all__ = ["Compiled", "compile_workflow", "examine", "installed_cards"]
 
+_MAX_OUTPUTS = 256
+
 _STRUCTURAL = frozenset(
     {
         "cycle",
@@ -117,7 +119,8 @@ def examine(
     folder = Folder(flat)
     live = find_live(flat, folder)
     ctx = Lowering(flat, folder, files or FileMap(), find_card)
-    ctx.problems += _refusals(ctx, live)
+    for problem in _refusals(ctx, live):
+        ctx.note_problem(problem)
     lowered = _lower(ctx, live)
     problems = _relevant(flat, live, ctx)
     report = CoverageReport(document.name, _coverage(ctx, live, problems), problems, dependents_of(live, problems))
@@ -174,6 +177,10 @@ def _refusals(ctx: Lowering, live: Live) -> list[Problem]:
 
 
 def _lower(ctx: Lowering, live: Live) -> list[Lowered]:
+    if len(live.outputs) > _MAX_OUTPUTS:
+        message = f"the workflow has {len(live.outputs)} outputs"
+        ctx.note_problem(Problem("", "too_many_outputs", message, allowed=f"{_MAX_OUTPUTS} at most"))
+        return []
     outputs = [ctx.flat.nodes[node_id] for node_id in sorted(live.outputs, key=_numeric)]
     lowered = [
         lower_output(ctx, node, f"o{index}") for index, node in enumerate(outputs, start=1) if node.type in OUTPUTS

@@ -38,6 +38,7 @@ class Folder:
     def __init__(self, flat: FlatGraph) -> None:
         self._flat = flat
         self._known: dict[Link, Folded] = {}
+        self._noted: set[tuple[str, str, str]] = set()
         self.folded: set[str] = set()
         """Nodes that were evaluated."""
 
@@ -139,9 +140,9 @@ class Folder:
         return Folded(value=outputs[link.slot], is_known=True)
 
     def _note(self, node: FlatNode, message: str, name: str = "", allowed: str = "") -> None:
-        problem = Problem(node.node_id, "not_foldable", message, name, allowed=allowed)
-        if problem not in self._flat.problems:
-            self._flat.problems.append(problem)
+        if (node.node_id, name, message) not in self._noted:
+            self._noted.add((node.node_id, name, message))
+            self._flat.problems.append(Problem(node.node_id, "not_foldable", message, name, allowed=allowed))
 
 
 def _branch(choice: Any) -> str:

@@ -42,11 +42,16 @@ class Lowering:
     refused: set[str] = field(default_factory=set)
     notes: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    _lines: set[str] = field(default_factory=set)
 
     def fail(self, node: FlatNode, code: str, message: str, name: str = "", **details: Any) -> None:
         """Note a problem, once."""
-        problem = Problem(node.node_id, code, message, name, **details)
-        if problem not in self.problems:
+        self.note_problem(Problem(node.node_id, code, message, name, **details))
+
+    def note_problem(self, problem: Problem) -> None:
+        """Note a problem, once."""
+        if (line := problem.line()) not in self._lines:
+            self._lines.add(line)
             self.problems.append(problem)
 
     def source(

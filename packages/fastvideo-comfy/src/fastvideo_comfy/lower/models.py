@@ -61,6 +61,9 @@ def lower_model(ctx: Lowering, node: FlatNode, name: str = "model") -> ModelChai
             return None
         place, slot = found
         name = "model"
+        if place.node_id in origin:
+            ctx.fail(place, "cycle", "its model comes from itself", "model")
+            return None
         origin.append(place.node_id)
         if place.type == "UNETLoader":
             return _loaded(ctx, place, shift or (DEFAULT_SHIFT, place), adapters, origin)
@@ -74,7 +77,9 @@ def lower_model(ctx: Lowering, node: FlatNode, name: str = "model") -> ModelChai
         else:
             ctx.unexpected(node, "model", place, "UNETLoader, ModelSamplingSD3, LoraLoaderModelOnly, LoraLoader")
             return None
-    ctx.fail(node, "cycle", "its model chain has no end", "model")
+    ctx.fail(
+        node, "chain_too_long", "its model chain has no end in sight", "model", allowed=f"{_MAX_CHAIN} nodes at most"
+    )
     return None
 
 

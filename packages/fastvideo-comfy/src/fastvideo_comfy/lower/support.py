@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 from fastvideo_comfy.fold.rules import FOLDS, SWITCH
 from fastvideo_comfy.graph.flatten import NOTES
@@ -177,6 +178,7 @@ def is_output(node_type: str, num_outputs: int | None) -> bool:
     return node_type.startswith(_SAVING) or num_outputs == 0
 
 
+@lru_cache(maxsize=4096)
 def refusal(node_type: str) -> tuple[str, str] | None:
     """Return why a type does not compile and the nearest supported form; None if it does."""
     if node_type in COMPILED or node_type in FOLDS or node_type == SWITCH:
