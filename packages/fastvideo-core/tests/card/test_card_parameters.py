@@ -190,3 +190,14 @@ def test_numbers_of_numpy_become_pythons_own():
     for bad in (np.float32("nan"), np.bool_(True), np.array(3), np.array([3])):
         with pytest.raises(ParameterError, match="not a finite number"):
             rate.validate_value("fps", bad)
+
+
+def test_lists_of_texts():
+    spec = ParameterSpec(type="strings", default=[])
+    assert spec.validate_value("stop", ("a", "b")) == ["a", "b"]
+    assert spec.allowed_text() == "a list of strings"
+    for value, text in (("a", "not a list"), ([1], r"stop\[0\]=1: not a string"), (["\ud800"], "not Unicode")):
+        with pytest.raises(ParameterError, match=text):
+            spec.validate_value("stop", value)
+    with pytest.raises(ValidationError, match="for numbers"):
+        ParameterSpec(type="strings", default=[], minimum=1)
