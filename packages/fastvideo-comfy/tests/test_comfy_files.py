@@ -306,7 +306,7 @@ def test_a_workflow_runs_on_its_own_files_and_adapters(tmp_path, prompt, capsys)
     assert main(["comfy", "run", str(plain), *out, "-q"]) == 0
     assert main(["comfy", "run", str(plain), *out, "-q", "--models", str(tmp_path / "ComfyUI")]) == 0
     assert main(["comfy", "run", str(turned), *out, "--models", str(tmp_path / "ComfyUI")]) == 0
-    assert "turn.safetensors: 1 matrices" in capsys.readouterr().err
+    assert re.search(r"turn.safetensors: 1 matrices \(\S+ s, \S+ s predicted\)", capsys.readouterr().err)
     own, single, changed = (frames_of(tmp_path / "out" / name) for name in ("plain.mp4", "plain-2.mp4", "turned.mp4"))
     assert np.array_equal(own, single)
     assert np.abs(own.astype(int) - changed).max() > 2

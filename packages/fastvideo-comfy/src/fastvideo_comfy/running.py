@@ -16,9 +16,9 @@ from fastvideo_comfy.lower.base import CardFinder
 from fastvideo_comfy.program import OutputRequest, WorkflowProgram
 from fastvideo_comfy.requests import comfy_card, load_extensions, to_request
 from fastvideo_comfy.stage import stage_card
-from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import CheckpointError, UnknownCardError
 from fastvideo_core.extend.extensions import Extensions
+from fastvideo_core.loop.work import BatchKey, ShapeSignature
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
@@ -189,22 +189,36 @@ def _engine(planned: Planned, settings: RunSettings) -> Iterator[Engine]:
             on_read=lambda report: settings.tell(f"loaded {report.short()}"),
             samplers=load_samplers(extensions),
         )
+        engine = stack.enter_context(Engine(instance))
         for component, uses in planned.adapters.items():
-            stack.enter_context(_patched(instance, card, component, uses, settings))
-        yield stack.enter_context(Engine(instance))
+            stack.enter_context(_patched(engine, component, uses, settings))
+        yield engine
 
 
 @contextmanager
 def _patched(
-    instance: Any, card: ModelCard, component: str, uses: Sequence[tuple[Path, float]], settings: RunSettings
+    engine: Engine, component: str, uses: Sequence[tuple[Path, float]], settings: RunSettings
 ) -> Iterator[None]:
-    if card.family != "wan":
-        raise CheckpointError(f"adapters of the {card.family} family are not known; known: wan")
+    """Put adapters on a component of an engine that is idle, priced by its cost model, which learns from it."""
+    instance, family = engine.instance, engine.card.family
+    if family != "wan":
+        raise CheckpointError(f"adapters of the {family} family are not known; known: wan")
     module = instance.component(component)
     adapters = [(read_adapter(path), strength) for path, strength in uses]
     cost = patch_cost(module, [adapter for adapter, _ in adapters], WAN_TRANSFORMER)
-    with adapted(module, adapters, WAN_TRANSFORMER) as report:
+    key = BatchKey(
+        instance.instance_id,
+        component,
+        "adapter_patch",
+        ShapeSignature.of(adapters=len(adapters)),
+        instance.precision,
+        weights_version=instance.weights_version,
+    )
+    with ExitStack() as stack:
+        with engine.paused():
+            predicted_s = engine.costs.predict(key, cost)
+            report = stack.enter_context(adapted(module, adapters, WAN_TRANSFORMER))
+            engine.costs.observe(key, cost, 1, report.seconds)
         counts = ", ".join(f"{name}: {count} matrices" for name, count in report.counts.items())
-        size = f"{cost.flops / 1e9:.3g} GFLOP, {cost.weight_bytes / 1e6:.3g} MB moved"
-        settings.tell(f"adapters on {component}: {counts} ({size}, {report.seconds:.2f} s)")
+        settings.tell(f"adapters on {component}: {counts} ({report.seconds:.3g} s, {predicted_s:.3g} s predicted)")
         yield
