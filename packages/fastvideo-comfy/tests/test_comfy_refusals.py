@@ -299,3 +299,33 @@ def test_ten_thousand_nodes_of_every_kind_end(prompt, look):
     assert any(one.code == "chain_too_long" for one in look({**prompt, **chain}).report.problems)
     outputs = {f"s{k}": {"class_type": "SaveVideo", "inputs": {"video": ["49", 0]}} for k in range(300)}
     assert any(one.code == "too_many_outputs" for one in look({**prompt, **outputs}).report.problems)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "nearest"),
+    [
+        ("wan2.2_ti2v_5B_fp16.safetensors", "EmptyHunyuanLatentVideo", "Wan22ImageToVideoLatent"),
+        ("wan2.1_t2v_14B_fp16.safetensors", "Wan22ImageToVideoLatent", "EmptyHunyuanLatentVideo"),
+    ],
+)
+def test_latents_of_another_vae(prompt, look, file, kind, nearest):
+    prompt["37"]["inputs"]["unet_name"] = file
+    prompt["40"]["class_type"] = kind
+    prompt["40"]["inputs"]["vae"] = ["39", 0]
+    if kind == "EmptyHunyuanLatentVideo":
+        del prompt["40"]["inputs"]["vae"]
+    found = [(one.node, one.code, one.nearest) for one in look(prompt).report.problems]
+    assert ("40", "latent_mismatch", nearest) in found
+
+
+def test_the_small_model_compiles_with_its_own_latents(prompt, look):
+    prompt["37"]["inputs"]["unet_name"] = "wan2.2_ti2v_5B_fp16.safetensors"
+    prompt["39"]["inputs"]["vae_name"] = "wan2.2_vae.safetensors"
+    prompt["40"]["class_type"] = "Wan22ImageToVideoLatent"
+    prompt["40"]["inputs"].update(vae=["39", 0], width=1280, height=704)
+    (request,) = look(prompt).expect().requests
+    assert (request.card, request.task, request.images) == ("wan2.2-ti2v-5b", "text_to_video", {})
+    prompt["80"] = {"class_type": "LoadImage", "inputs": {"image": "cat.png"}}
+    prompt["40"]["inputs"]["start_image"] = ["80", 0]
+    (request,) = look(prompt).expect().requests
+    assert (request.task, set(request.images)) == ("image_to_video", {"image"})

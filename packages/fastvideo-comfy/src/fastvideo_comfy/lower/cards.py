@@ -19,6 +19,9 @@ __all__ = ["LAST_IMAGE", "SPLIT_PARAMETER", "Placed", "check_parameters", "find_
 SPLIT_PARAMETER = "expert_switch_step"
 """Parameter of cards with two experts: the step at which the second takes over."""
 
+_GRID, _WIDE_GRID = 16, 32
+"""Pixels a token of models on Wan 2.1's VAE, and on Wan 2.2's, whose latents are half as wide and high."""
+
 LAST_IMAGE = "last_image"
 """Input of tasks that take a last frame."""
 
@@ -62,11 +65,24 @@ def find_target(ctx: Lowering, sampled: Sampled, vae: tuple[FlatNode, str] | Non
         return None
     files = _model_files(sampled.stages)
     checks = [
+        _check_latents(ctx, start, name, task),
         _check_text(ctx, sampled, name, files),
         _check_vae(ctx, name, [one for one in (vae, start.images.vae) if one is not None], files),
         _check_images(ctx, start, name, card, task, files),
     ]
     return Placed(name, card, task, files) if all(checks) else None
+
+
+def _check_latents(ctx: Lowering, start: LatentStart, name: str, task: TaskSpec) -> bool:
+    """Refuse latents of another VAE: ComfyUI would make a video of another size than the node says."""
+    grid = task.parameters["width"].multiple_of
+    own = _WIDE_GRID if start.node.type == "Wan22ImageToVideoLatent" else _GRID
+    if grid == own or grid not in (_GRID, _WIDE_GRID):
+        return True
+    nearest = "Wan22ImageToVideoLatent" if grid == _WIDE_GRID else "EmptyHunyuanLatentVideo"
+    message = f"makes latents of another VAE than that of card {name}"
+    ctx.fail(start.node, "latent_mismatch", message, nearest=nearest)
+    return False
 
 
 def _model_files(stages: tuple[Stage, ...]) -> dict[str, tuple[FlatNode, str]]:

@@ -238,5 +238,7 @@ def _vision_encoder(ctx: Lowering, encode: FlatNode) -> tuple[Picture, FlatNode,
         ctx.unexpected(encode, "clip_vision", loader, "CLIPVisionLoader")
         return None
     file = ctx.file(loader, "clip_name")
+    if ctx.choice(encode, "crop", ("none", "center"), "not a way to cut an image") is None:
+        return None
     ctx.notes[encode.node_id] = "the card's own preprocessing brings the image to the encoder's size"
     return None if file is None else (picture, loader, file)
