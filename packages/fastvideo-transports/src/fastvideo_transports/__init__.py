@@ -1,3 +1,5 @@
-"""Transports for FastVideo. Imports no torch."""
+"""Transports for FastVideo. The transports themselves need torch, and are imported by name."""
 
-__all__: list[str] = []
+from fastvideo_transports.plugin import transports
+
+__all__ = ["transports"]

@@ -53,9 +53,14 @@ class Inbox:
         if not self._waiting:
             return []
         with self._lock:
-            due = [one for one in self._waiting if one.step is None or one.step <= step]
-            self._waiting = deque(one for one in self._waiting if one not in due)
-        return [one.push for one in due]
+            waiting, self._waiting = self._waiting, deque()
+            due = []
+            for one in waiting:
+                if one.step is None or one.step <= step:
+                    due.append(one.push)
+                else:
+                    self._waiting.append(one)
+        return due
 
     def waiting(self) -> tuple[LoggedPush, ...]:
         """Return what waits."""

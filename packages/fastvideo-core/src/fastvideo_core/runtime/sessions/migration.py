@@ -16,6 +16,7 @@ Source: the consistency protocol of TurboServe, section 6.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -95,7 +96,8 @@ def send_session(
         if not vault.hand_over(session.session_id, owner=owner, to=to):
             raise SessionError(f"session {session.session_id} is not {owner}'s to hand over")
     except Exception:
-        session.unfreeze()
+        with suppress(FastVideoError):  # without a place it stays suspended; why it was not moved matters more
+            session.unfreeze()
         raise
     at("handed over")
     session.leave()

@@ -420,14 +420,16 @@ class Session:
 
     def _was_read(self) -> None:
         """Go on, if it was held or suspended because of its viewer."""
-        if self._is_suspended_for_idling and not self.side.is_paused and not self.side.has_enough:
+        is_wanted = not (self._is_moving or self.side.is_paused or self.side.has_enough)
+        if self._is_suspended_for_idling and is_wanted:
             self._host.later(self._resume_quietly)
         self._wake()
 
     def _resume_quietly(self) -> None:
         """Resume a session that idled; where there is no place for it, it stays as it is until it is wanted again."""
         with self.lock:
-            if self._is_suspended_for_idling and self._state is SessionState.SUSPEND:
+            is_idle = self._is_suspended_for_idling and not self._is_moving
+            if is_idle and self._state is SessionState.SUSPEND:
                 try:
                     self._host.resume(self)
                 except FastVideoError as error:
