@@ -9,9 +9,9 @@ from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import ModelView
 from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.work import (
+    ANYWHERE,
     NO_CACHE,
     EmitSpec,
-    PlacementHint,
     Profile,
     ResourceRequest,
     ShapeSignature,
@@ -67,35 +67,26 @@ def make_plan(
         cost: Cost of the step.
         step_index: Position in the loop, from 0.
         num_steps: Steps that the loop takes; None if that depends on content.
-        shape: Shapes; with component, format, profile and exactness they decide who may share a call.
-        loop_kind: Which of the loop's steps it is, where there are several kinds; else the loop.
+        shape: Shapes, which decide with all else in the batch key who may share a call.
+        loop_kind: Which of the loop's steps it is; else the loop.
         peak_bytes: Most bytes that the step allocates, alone in its call.
         resident_bytes: Bytes of its result that the state keeps.
         cache_blocks: Blocks that it adds to caches.
-        emits: Sinks that the result fills.
+        emits: Sinks that it fills.
     """
     key = batch_key(
-        model,
-        component=component,
-        loop_kind=loop_kind or spec.loop_id,
-        shape=shape,
-        is_exact=state.is_exact,
+        model, component=component, loop_kind=loop_kind or spec.loop_id, shape=shape, is_exact=state.is_exact,
         profile=state.profile,
-    )
+    )  # fmt: skip
+    resources = ResourceRequest(cost, resident_bytes, peak_bytes, cache_blocks or {}, sinks=len(emits))
     return WorkPlan(
         loop_id=spec.loop_id,
         instance_id=model.instance_id,
         kind=kind,
         shape_sig=shape,
-        resources=ResourceRequest(
-            cost,
-            resident_bytes=resident_bytes,
-            peak_bytes=peak_bytes,
-            cache_blocks=cache_blocks or {},
-            sinks=len(emits),
-        ),
+        resources=resources,
         cache=NO_CACHE,
-        placement=PlacementHint(),
+        placement=ANYWHERE,
         cancel_scope=state.scope,
         emits=emits,
         batch_key=key,
