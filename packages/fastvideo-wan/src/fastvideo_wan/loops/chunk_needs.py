@@ -70,13 +70,13 @@ def estimate_stream(
         context = context_needs(config, length, num_rows, length=length)
         count = math.ceil(len(options["steps"]) / len(experts)) * num_chunks
         for step, number in (("denoise", count), ("commit", num_chunks)):
-            steps.append(_step(spec, model, name, step, shape, cost, number, exact=exact))
+            steps.append(_of_kind(spec, model, name, step, shape, cost, number, exact=exact))
         kept += context.resident_bytes
         peak = max(peak, context.peak_bytes, chunk_peak_bytes(config, size, is_exact=exact, **needs))
     piece = 1 if exact else frames_per_step(spec, vae, (1, vae.z_dim, frames, rows, columns))
     decoded = {"frames": piece, "rows": rows, "columns": columns, "first": 0}
     steps.append(
-        _step(spec, model, "vae", "decode", ShapeSignature.of(**decoded), decode_cost(vae, decoded),
+        _of_kind(spec, model, "vae", "decode", ShapeSignature.of(**decoded), decode_cost(vae, decoded),
               -(-frames // piece) * num_chunks, exact=exact)
     )  # fmt: skip
     chunk = _FLOAT_BYTES * vae.z_dim * frames * rows * columns
@@ -94,7 +94,7 @@ def estimate_stream(
     )
 
 
-def _step(
+def _of_kind(
     spec: LoopSpec, model: ModelView, component: str, step: str, shape: Any, cost: Any, count: int, *, exact: bool
 ) -> StepEstimate:
     key = batch_key(model, component=component, loop_kind=f"{spec.loop_id}.{step}", shape=shape, is_exact=exact)
