@@ -1,8 +1,8 @@
-"""What the block cache saves and what it costs: denoising with it and without, in one process, in turn.
+"""What the caches save and what they cost: denoising with one and without, in one process, in turn.
 
     speedup_shapes      time of a request's denoising without the cache over the time with it: wan-shapes, its default
-                        size and guidance, 30 steps
-    speedup_8_layer     the same on a transformer of 8 layers of random weights
+                        size and guidance, 30 steps, the step cache with a mask
+    speedup_8_layer     the same on a transformer of 8 layers of random weights, the block cache with its defaults
     error_shapes        relative error of the latents, median over the prompts: the norm of the difference from those
                         without the cache, over their norm
     error_8_layer       the same on the other model
@@ -16,7 +16,7 @@
                         that each of them has alone with the cache
 
 Denoising is measured from the start of the first step to the end of the last, in the engine. `--options` and
-`--options-8-layer` take other options of the cache as JSON, `--plugin` the other cache.
+`--options-8-layer` take other options as JSON, `--plugin` the other cache on wan-shapes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ from fastvideo_testing.wan_checkpoints import make_pipeline
 
 LOOP = "diffusion_denoise"
 NUM_STEPS = 30
-OPTIONS: Mapping[str, Any] = {}
-"""Options of the block cache on wan-shapes; none stands for the defaults."""
+BLOCKS, STEPS = "interceptor.cachedit", "interceptor.cachedit-steps"
+MASK = "111101010100101001001001010011"
+OPTIONS: Mapping[str, Any] = {"mask": [int(one) for one in MASK]}
+"""Options of the step cache on wan-shapes: a mask for 30 steps of its schedule, found on other prompts."""
 OPTIONS_8_LAYER: Mapping[str, Any] = {}
-"""Options of the block cache on the other model."""
+"""Options of the block cache on the other model: the defaults."""
 SIZES_8_LAYER: dict[str, Any] = {
     "transformer": {"num_attention_heads": 8, "attention_head_dim": 32, "ffn_dim": 1024, "num_layers": 8},
 }
@@ -62,18 +64,19 @@ class Case:
     name: str
     card: ModelCard
     parameters: Mapping[str, Any]
+    plugin: str
     options: Mapping[str, Any]
 
 
 class Sides:
     """A model without the cache and with it."""
 
-    def __init__(self, case: Case, plugin: str) -> None:
+    def __init__(self, case: Case) -> None:
         self.case = case
         self.plain = Engine.open(case.card)
         # Alone in their calls, requests have the same bits whatever else runs.
         alone = RuntimeOptions(scheduler=SchedulerConfig(max_batch=1))
-        extensions = Extensions.load({plugin: case.options})
+        extensions = Extensions.load({case.plugin: case.options})
         self.cached = Engine.open(case.card, options=alone, extensions=extensions)
 
     def close(self) -> None:
@@ -137,10 +140,10 @@ class Sides:
             return span_s(calls, DENOISE_STEP), time.perf_counter() - started_at
 
 
-def measure(case: Case, plugin: str, *, num_rounds: int, num_prompts: int) -> dict[str, Any]:
+def measure(case: Case, *, num_rounds: int, num_prompts: int) -> dict[str, Any]:
     """Return a model's figures."""
     asked = list(enumerate(islice(prompts(), num_prompts)))
-    sides = Sides(case, plugin)
+    sides = Sides(case)
     try:
         times = sides.times(asked[0], num_rounds)
         denoise, whole = (
@@ -173,20 +176,20 @@ def build_8_layer(folder: Path) -> Path:
 def cases(args: argparse.Namespace, scratch: Path) -> Iterator[Case]:
     """Yield the two models."""
     if args.only in (None, "shapes"):
-        yield Case("shapes", shapes_card(args.weights), {"num_inference_steps": args.steps}, args.options)
+        yield Case("shapes", shapes_card(args.weights), {"num_inference_steps": args.steps}, args.plugin, args.options)
     if args.only in (None, "8_layer"):
         folder = build_8_layer(scratch / "8-layer")
         size = {"num_frames": 17, "height": 128, "width": 128, "guidance_scale": 5.0}
         parameters = {**size, "num_inference_steps": args.steps}
-        yield Case("8_layer", Catalog.installed().read_folder(folder), parameters, args.options_8_layer)
+        yield Case("8_layer", Catalog.installed().read_folder(folder), parameters, BLOCKS, args.options_8_layer)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = make_parser("What the block cache saves and what it costs.", num_rounds=5)
+    parser = make_parser("What the caches save and what they cost.", num_rounds=5)
     add_weights(parser)
     parser.add_argument("--only", choices=("shapes", "8_layer"), help="one of the two models")
-    parser.add_argument("--plugin", default="interceptor.cachedit", help="which cache (default: %(default)s)")
+    parser.add_argument("--plugin", default=STEPS, help="which cache on wan-shapes (default: %(default)s)")
     parser.add_argument("--options", type=json.loads, default=OPTIONS, help="options on wan-shapes, as JSON")
     parser.add_argument(
         "--options-8-layer", type=json.loads, default=OPTIONS_8_LAYER, help="options on the other model"
@@ -199,7 +202,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for case in cases(args, Path(scratch)):
-            found = measure(case, args.plugin, num_rounds=args.rounds, num_prompts=max(4, args.prompts))
+            found = measure(case, num_rounds=args.rounds, num_prompts=max(4, args.prompts))
             is_equal = figures.get("interleaved_equal", True) and found["interleaved_equal"]
             figures |= {**found, "interleaved_equal": is_equal}
     report(figures, as_json=args.json)

@@ -1,4 +1,4 @@
-"""The benchmark of the block cache runs, and prints the figures that it promises. What they are is not tested."""
+"""The benchmark of the caches runs, and prints the figures that it promises. What they are is not tested."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import cachedit
 
 
 def test_it_prints_speedups_and_errors(monkeypatch, capsys):
-    options = json.dumps({"warmup_steps": 2, "threshold": 1.0})
-    arguments = ["--json", "--rounds", "1", "--steps", "8", "--options", options, "--options-8-layer", options]
+    mask, blocks = {"mask": [1, 1, 0, 0, 0, 1, 0, 0]}, {"warmup_steps": 2, "threshold": 1.0}
+    options = ["--options", json.dumps(mask), "--options-8-layer", json.dumps(blocks)]
+    arguments = ["--json", "--rounds", "1", "--steps", "8", *options]
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     # A smaller model than the one that is measured.
     monkeypatch.setitem(cachedit.SIZES_8_LAYER, "transformer", {"num_layers": 8})
