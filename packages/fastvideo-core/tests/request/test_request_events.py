@@ -42,7 +42,7 @@ def test_an_event_survives_json(name):
 def test_types_are_told_apart():
     types = [getattr(events, name).model_fields["type"].default for name in EXAMPLES]
     assert len(set(types)) == len(types)
-    assert all(kind.partition(".")[0] in ("request", "artifact", "media") for kind in types)
+    assert all(kind.partition(".")[0] in ("request", "artifact", "media", "text") for kind in types)
 
 
 def test_frames_are_no_part_of_the_json_form():
