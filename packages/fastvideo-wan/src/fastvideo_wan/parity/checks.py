@@ -214,10 +214,10 @@ def _request(
     if "image" in spec.inputs:
         sizes = {**spec.defaults(), **parameters}
         image = np.asarray(make_image(sizes["height"], sizes["width"]))
+    outputs = tuple(name for name in ("video", "latents") if name in spec.outputs)
     return build_request(
-        context.card, PROMPT, task=task, image=image, outputs=("video", "latents"), exact=is_exact,
-        parameters=parameters,
-    )  # fmt: skip
+        context.card, PROMPT, task=task, image=image, outputs=outputs, exact=is_exact, parameters=parameters
+    )
 
 
 def _check_sizes(spec: TaskSpec) -> dict[str, int]:
@@ -226,7 +226,9 @@ def _check_sizes(spec: TaskSpec) -> dict[str, int]:
     if defaults["num_frames"] * defaults["height"] * defaults["width"] <= _MAX_DEFAULT_PIXELS:
         return {}
     grid = spec.parameters["height"].multiple_of or 16
-    return {**_SMALL, "height": 2 * grid, "width": 3 * grid}
+    length = spec.parameters["num_frames"]
+    num_frames = _SMALL["num_frames"] + (length.offset - _SMALL["num_frames"]) % int(length.multiple_of or 1)
+    return {**_SMALL, "num_frames": num_frames, "height": 2 * grid, "width": 3 * grid}
 
 
 def _generate(
