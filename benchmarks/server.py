@@ -125,7 +125,7 @@ def measure_dropped(folder: Path, num_calls: int) -> dict[str, Any]:
 
         def drop(number: int) -> None:
             prompt = f"a red circle {number}"
-            fields = {"prompt": prompt, "num_inference_steps": 1000, "num_frames": 5, "seed": number}
+            fields = {"prompt": prompt, "num_inference_steps": 1000, "size": "128x128", "seed": number}
             connection = open_call(url, fields)
             time.sleep(0.05 + 0.001 * (number % 97))
             connection.close()
