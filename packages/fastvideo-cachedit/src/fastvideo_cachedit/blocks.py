@@ -86,18 +86,19 @@ def _through(blocks: Sequence[Any], hidden: Tensor, inputs: tuple[Any, ...]) -> 
 
 def _rows_to_compute(contexts: Sequence[CachedContext], hidden: Tensor, first_RSD: Tensor) -> list[int]:
     """Let the library decide for each branch whether all blocks have to run, and keep what the first ones added."""
-    computed = []
-    for row, context in enumerate(contexts):
-        manager = _manager(context)
-        before = hidden if hidden.shape[0] == 1 else hidden[row : row + 1]
-        added_1SD = first_RSD[row : row + 1] - before
-        manager.mark_step_begin()
-        if manager.can_cache(added_1SD, prefix=FIRST):
-            manager.add_cached_step()
-        else:
-            manager.set_Fn_buffer(added_1SD, prefix=FIRST)
-            computed.append(row)
-    return computed
+    before = hidden.expand(len(contexts), *hidden.shape[1:]).split(1)
+    rows = zip(contexts, before, first_RSD.split(1), strict=True)
+    return [row for row, (context, old, new) in enumerate(rows) if _has_to_run(context, new - old)]
+
+
+def _has_to_run(context: CachedContext, added_1SD: Tensor) -> bool:
+    manager = _manager(context)
+    manager.mark_step_begin()
+    if manager.can_cache(added_1SD, prefix=FIRST):
+        manager.add_cached_step()
+        return False
+    manager.set_Fn_buffer(added_1SD, prefix=FIRST)
+    return True
 
 
 def _rest(
