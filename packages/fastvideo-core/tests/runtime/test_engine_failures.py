@@ -157,10 +157,10 @@ def test_a_loop_that_raises(method, where, raised, card, made_up, with_loop, che
 def test_an_artifact_that_cannot_be_made(card, check, monkeypatch):
     make = run_module.make_artifact
 
-    def broken(node, value, prepared, instance):
+    def broken(node, value, prepared, instance, **more):
         if prepared.request.request_id == BAD:
             raise ValueError("no frames")
-        return make(node, value, prepared, instance)
+        return make(node, value, prepared, instance, **more)
 
     monkeypatch.setattr(run_module, "make_artifact", broken)
     check(card, ExecutionError, "^request:bad: the artifact video failed: ValueError: no frames")
