@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import pytest
 from opentelemetry import trace
@@ -25,10 +26,19 @@ def spans(monkeypatch):
     return exporter
 
 
+def ended(spans, *names):
+    """Return spans by name, once those that are named have ended; a request's ends after its answer is there."""
+    deadline = time.monotonic() + 10
+    while not set(names) <= (found := {span.name: span for span in spans.get_finished_spans()}).keys():
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+    return found
+
+
 def test_a_job_is_below_the_request_that_made_it(client, spans):
     video_id = client.post("/v1/videos", json=QUICK, headers={"traceparent": PARENT}).json()["id"]
     client.get(f"/v1/videos/{video_id}/events")
-    found = {span.name: span for span in spans.get_finished_spans()}
+    found = ended(spans, "POST /v1/videos", "job")
     made, job = found["POST /v1/videos"], found["job"]
     assert made.context.trace_id == int(PARENT.split("-")[1], 16)
     assert made.parent.span_id == int(PARENT.split("-")[2], 16)
@@ -42,7 +52,7 @@ def test_a_job_is_below_the_request_that_made_it(client, spans):
 def test_a_job_that_fails_says_so_in_its_span(client, spans):
     video_id = client.post("/v1/videos", json={**QUICK, "num_inference_steps": 1000}).json()["id"]
     client.delete(f"/v1/videos/{video_id}")
-    (job,) = [span for span in spans.get_finished_spans() if span.name == "job"]
+    job = ended(spans, "job")["job"]
     assert not job.status.is_ok
     assert "deleted by the caller" in job.status.description
 
