@@ -45,8 +45,7 @@ PUBLISHED_CAUSAL: tuple[CausalFacts, ...] = (
     CausalFacts(
         base=WanFacts(
             model_id="longlive-1.3b",
-            title="LongLive: Self Forcing tuned for long streams whose prompt changes; from the release by "
-            "`python -m fastvideo_wan.longlive`",
+            title="LongLive: Self Forcing tuned for long streams whose prompt changes; a folder in diffusers' layout",
             source=CheckpointSource(kind="folder", location="longlive-1.3b"),
             recipe=_recipe("wan2.1-self-forcing-1.3b", method="streaming_long_tuning"),
             guidance_scale=None,
