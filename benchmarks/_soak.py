@@ -162,7 +162,7 @@ def tiny_wishes() -> list[Wish]:
 
 def shapes_wishes() -> list[Wish]:
     """Return requests of wan-shapes."""
-    sizes = ((64, 64), (64, 32), (32, 32))
+    sizes = ((64, 64), (64, 48), (48, 48))
     return [
         Wish(
             ("a red circle moving right", "a blue square at rest on white", "one green ball going up")[index % 3],

@@ -123,7 +123,7 @@ def make_kinds(card: ModelCard, *, quick: bool) -> dict[str, dict[str, Any]]:
     for count in dict.fromkeys(frames[count] for count in VIDEO_FRAMES[: 1 if quick else None]):
         kinds[f"video-{count}"] = {"num_frames": count}
     if quick:
-        small = {"num_inference_steps": 2, "height": 32, "width": 32}
+        small = {"num_inference_steps": 2, "height": 48, "width": 48}
         kinds = {name: {**parameters, **small} for name, parameters in kinds.items()}
         kinds["long"] |= {"num_inference_steps": 6, "num_frames": 33}
     return kinds

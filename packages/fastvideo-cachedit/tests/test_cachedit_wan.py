@@ -25,7 +25,7 @@ from fastvideo_testing.gate.pool import Pool
 from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
 
 BLOCKS, STEPS = "interceptor.cachedit", "interceptor.cachedit-steps"
-SMALL = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 10}
+SMALL = {"num_frames": 5, "height": 48, "width": 48, "num_inference_steps": 10}
 EAGER = {"threshold": 1.0, "warmup_steps": 2}
 """Options under which three of four steps are not computed, whatever the model."""
 

@@ -206,7 +206,7 @@ def test_a_summary_that_exists_is_not_written_over(batch, left):
     [
         (
             ["--format", "mpeg"],
-            "format='mpeg': not a known format; allowed: mp4, webm, gif, png, safetensors; nearest: ",
+            "format='mpeg': not a known format; allowed: mp4, webm, gif, png, .*safetensors; nearest: ",
         ),
         (["--max-running", "0"], "--max-running: '0' is not a whole number of at least 1"),
         (["--device", "gpu"], "device='gpu': not a device"),

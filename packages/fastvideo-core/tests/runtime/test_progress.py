@@ -104,7 +104,7 @@ def test_a_stream_is_announced_and_ended(clock):
     tracked, events = begin()
     commit(tracked, "decode", 0, 2, chunk(0))
     commit(tracked, "decode", 1, 2, chunk(1, is_final=True), chunk(0, kind="preview", stream="small"))
-    commit(tracked, "decode", 1, 2, chunk(0, kind="text", stream="words"))
+    commit(tracked, "decode", 1, 2, StreamChunk("trace", "trace", 0, torch.zeros(1)))
     told = [event for event in events if event.type != "request.progress"]
     assert [(event.type, event.stream) for event in told] == [
         ("media.init", "video"), ("media.chunk", "video"), ("media.chunk", "video"), ("media.complete", "video"),

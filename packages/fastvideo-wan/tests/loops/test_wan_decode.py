@@ -21,7 +21,7 @@ from fastvideo_wan.models.vae_cache import FeatureCache
 from fastvideo_wan.models.vae_tiling import smaller_edge, square_tiles, tile_caches
 
 # Of one step of 255: what seams may change where tiles are much smaller than any that the command would choose.
-MEAN_BOUND, WORST_BOUND = 1.5, 64
+MEAN_BOUND, WORST_BOUND = 1.5, 96
 
 
 class NoTaps:

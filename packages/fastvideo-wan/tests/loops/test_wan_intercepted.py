@@ -23,7 +23,7 @@ from fastvideo_testing.samples import HOLD, RECORD, REUSE, ReuseInterceptor, ext
 from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
 from fastvideo_wan.loops.intercepted import select_rows
 
-SMALL = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 4}
+SMALL = {"num_frames": 5, "height": 64, "width": 64, "num_inference_steps": 4}
 
 
 @pytest.fixture(scope="module")
