@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_wan.models.vae import WanVAE
-from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint
+from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig, draw_bucket
 from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, draw_pixels, load_vae
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.pool import LatentsPool
-from fastvideo_wan.shapes.train.progress import Progress
+from fastvideo_wan.shapes.train.steps import train_steps
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients, object_weight, psnr
 from fastvideo_wan.shapes.train.workers import Worker
 
@@ -39,19 +39,13 @@ def train_decoder(worker: Worker, config: TrainConfig) -> None:
     torch.manual_seed(config.seed)
     vae = load_vae(config.folder / VAE_FOLDER).to(config.device)
     parts, schedule = decoder_parts(vae), config.decoder.schedule
-    average = Average(parts, schedule.ema_decay)
     optimizer = MuonAdamW(split_parameters(parts), lr=schedule.learning_rate, worker=worker)
-    path = config.folder / CHECKPOINT
-    start = load_checkpoint(path, parts, average, optimizer) if path.exists() else 0
     pool = LatentsPool(config)
-    progress = Progress("decoder", schedule, start, is_shown=worker.is_first)
-    for step in range(start, schedule.num_steps):
-        shown = decoder_step(worker, config, vae, parts, optimizer, pool, step)
-        average.update(parts, step)
-        progress.report(step, shown)
-        is_last = step + 1 == schedule.num_steps
-        if worker.is_first and (is_last or (step + 1) % schedule.save_every == 0):
-            save_checkpoint(path, step + 1, parts, average, optimizer)
+
+    def take_step(step: int) -> dict[str, float]:
+        return decoder_step(worker, config, vae, parts, optimizer, pool, step)
+
+    train_steps(worker, "decoder", schedule, config.folder / CHECKPOINT, parts, optimizer, take_step)
 
 
 def decoder_step(

@@ -14,14 +14,14 @@ from torch import Tensor
 from fastvideo_wan.shapes.captions import draw_caption, is_ordered
 from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
-from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
+from fastvideo_wan.shapes.train.checkpoint import Average
 from fastvideo_wan.shapes.train.config import DitStage, TrainConfig, draw_bucket
 from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
 from fastvideo_wan.shapes.train.model import ADAMW_NAMES, ShapesModel, new_tokenizer, tokenize
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.pool import LatentsPool
-from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.sampling import shifted
+from fastvideo_wan.shapes.train.steps import train_steps
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients
 from fastvideo_wan.shapes.train.watching import evaluate_average
 from fastvideo_wan.shapes.train.workers import Worker
@@ -70,22 +70,20 @@ def train_dit(worker: Worker, config: TrainConfig) -> None:
     vae = load_vae(config.folder / VAE_FOLDER).to(config.device).eval()
     model = ShapesModel(config.dit, vae.config.z_dim).to(config.device)
     schedule = config.dit.schedule
-    average = Average(model, schedule.ema_decay)
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
     optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=config.dit.weight_decay, worker=worker)
-    path = config.folder / CHECKPOINT
-    start = load_checkpoint(path, model, average, optimizer) if path.exists() else 0
     pool, tokenizer = LatentsPool(config), new_tokenizer()
-    progress = Progress("dit", schedule, start, is_shown=worker.is_first)
-    for step in range(start, schedule.num_steps):
-        shown = dit_step(worker, config, model, optimizer, pool, tokenizer, step)
-        average.update(model, step)
-        progress.report(step, shown)
-        is_last = step + 1 == schedule.num_steps
-        if worker.is_first and (is_last or (step + 1) % schedule.save_every == 0):
-            save_checkpoint(path, step + 1, model, average, optimizer)
-        if is_last or (step + 1) % config.dit.eval_every == 0:
-            evaluate_average(worker, config, vae, average, tokenizer, step + 1)
+
+    def take_step(step: int) -> dict[str, float]:
+        return dit_step(worker, config, model, optimizer, pool, tokenizer, step)
+
+    def evaluate(average: Average, num_done: int) -> None:
+        evaluate_average(worker, config, vae, average, tokenizer, num_done)
+
+    train_steps(
+        worker, "dit", schedule, config.folder / CHECKPOINT, model, optimizer, take_step,
+        evaluate=evaluate, evaluate_every=config.dit.eval_every,
+    )  # fmt: skip
 
 
 def dit_step(

@@ -16,10 +16,9 @@ from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_config import WanVAEConfig
 from fastvideo_wan.shapes.render import render_view, way
 from fastvideo_wan.shapes.scenes import FRAME_SIZE, Scene, draw_scene
-from fastvideo_wan.shapes.train.checkpoint import Average, load_checkpoint, save_checkpoint
 from fastvideo_wan.shapes.train.config import Bucket, TrainConfig, VaeStage, draw_bucket
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
-from fastvideo_wan.shapes.train.progress import Progress
+from fastvideo_wan.shapes.train.steps import train_steps
 from fastvideo_wan.shapes.train.workers import Worker
 
 CHECKPOINT = "vae.safetensors"
@@ -119,18 +118,12 @@ def train_vae(worker: Worker, config: TrainConfig) -> None:
     torch.manual_seed(config.seed)
     vae = WanVAE(vae_config(config.vae)).to(config.device)
     schedule = config.vae.schedule
-    average = Average(vae, schedule.ema_decay)
     optimizer = MuonAdamW(split_parameters(vae), lr=schedule.learning_rate, worker=worker)
-    path = config.folder / CHECKPOINT
-    start = load_checkpoint(path, vae, average, optimizer) if path.exists() else 0
-    progress = Progress("vae", schedule, start, is_shown=worker.is_first)
-    for step in range(start, schedule.num_steps):
-        shown = vae_step(worker, config, vae, optimizer, step)
-        average.update(vae, step)
-        progress.report(step, shown)
-        is_last = step + 1 == schedule.num_steps
-        if worker.is_first and (is_last or (step + 1) % schedule.save_every == 0):
-            save_checkpoint(path, step + 1, vae, average, optimizer)
+
+    def take_step(step: int) -> dict[str, float]:
+        return vae_step(worker, config, vae, optimizer, step)
+
+    train_steps(worker, "vae", schedule, config.folder / CHECKPOINT, vae, optimizer, take_step)
 
 
 def vae_step(worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAdamW, step: int) -> dict[str, float]:

@@ -23,12 +23,12 @@ from transformers import UMT5EncoderModel
 
 from fastvideo_wan.shapes.captions import draw_caption, is_ordered
 from fastvideo_wan.shapes.scenes import draw_scene
-from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint
+from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
 from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT as DIT_CHECKPOINT
 from fastvideo_wan.shapes.train.model import ADAMW_NAMES, ShapesModel, new_tokenizer, tokenize
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
-from fastvideo_wan.shapes.train.progress import Progress
+from fastvideo_wan.shapes.train.steps import train_steps
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients
 from fastvideo_wan.shapes.train.workers import Worker
 
@@ -48,28 +48,28 @@ def train_words(worker: Worker, config: TrainConfig) -> None:
     teacher = load_text_encoder(config).to(config.device).eval().requires_grad_(False)
     student, schedule = copy.deepcopy(teacher).requires_grad_(True), config.words.schedule
     look_at_neighbours(student)
-    average = Average(student, schedule.ema_decay)
     optimizer = MuonAdamW(split_parameters(student, adamw_names=ADAMW_NAMES), lr=schedule.learning_rate, worker=worker)
-    path, tokenizer = config.folder / CHECKPOINT, new_tokenizer()
-    start = load_checkpoint(path, student, average, optimizer) if path.exists() else 0
-    progress = Progress("words", schedule, start, is_shown=worker.is_first)
-    for step in range(start, schedule.num_steps):
+    tokenizer = new_tokenizer()
+
+    def take_step(step: int) -> dict[str, float]:
         captions = draw_captions(worker.rng(config.seed, step), config.words.batch_size // worker.num_workers)
         loss = words_loss(student, teacher, tokenizer, captions)
         loss.backward()
         apply_gradients(worker, student, optimizer, schedule.rate_at(step))
-        average.update(student, step)
-        progress.report(step, {"loss": worker.sum(loss.detach().cpu().reshape(1)).item() / worker.num_workers})
-        is_last = step + 1 == schedule.num_steps
-        if worker.is_first and (is_last or (step + 1) % schedule.save_every == 0):
-            save_checkpoint(path, step + 1, student, average, optimizer)
+        return {"loss": worker.sum(loss.detach().cpu().reshape(1)).item() / worker.num_workers}
+
+    train_steps(worker, "words", schedule, config.folder / CHECKPOINT, student, optimizer, take_step)
 
 
 def load_text_encoder(config: TrainConfig) -> UMT5EncoderModel:
     """Return the text encoder as the transformer's stage has left it."""
+    return _load_model(config).text_encoder
+
+
+def _load_model(config: TrainConfig) -> ShapesModel:
     model = ShapesModel(config.dit, config.vae.latent_channels)
     model.load_state_dict(load_average(config.folder / DIT_CHECKPOINT))
-    return model.text_encoder
+    return model
 
 
 @torch.no_grad()
@@ -130,9 +130,7 @@ def wanted_vectors(teacher: UMT5EncoderModel, tokenizer: Tokenizer, captions: li
 
 def load_taught_model(config: TrainConfig) -> ShapesModel:
     """Return the run's transformer and text encoder, the latter as this stage has left it, if it was run."""
-    model = ShapesModel(config.dit, config.vae.latent_channels)
-    model.load_state_dict(load_average(config.folder / DIT_CHECKPOINT))
-    path = config.folder / CHECKPOINT
+    model, path = _load_model(config), config.folder / CHECKPOINT
     if path.exists():
         model.text_encoder.load_state_dict(load_average(path))
     return model

@@ -15,13 +15,13 @@ from torch import Tensor
 from fastvideo_wan.models.chunk_masks import spread_mask
 from fastvideo_wan.models.context import select_rows
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, Turn
-from fastvideo_wan.shapes.train.checkpoint import Average, load_average, load_checkpoint, save_checkpoint
+from fastvideo_wan.shapes.train.checkpoint import Average, load_average
 from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT as BASE_CHECKPOINT
 from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
 from fastvideo_wan.shapes.train.model import ADAMW_NAMES, new_tokenizer
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
-from fastvideo_wan.shapes.train.progress import Progress
 from fastvideo_wan.shapes.train.sampling import shifted
+from fastvideo_wan.shapes.train.steps import train_steps
 from fastvideo_wan.shapes.train.vae_stage import apply_gradients
 from fastvideo_wan.shapes.train.workers import Worker
 from fastvideo_wan.shapes.train_causal.config import CausalConfig, CausalStage
@@ -44,21 +44,20 @@ def train_causal(worker: Worker, config: CausalConfig) -> None:
     path, schedule = config.folder / CHECKPOINT, stage.schedule
     if not path.exists():
         model.load_state_dict(load_average(base.folder / BASE_CHECKPOINT))
-    average = Average(model, schedule.ema_decay)
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
     optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=stage.weight_decay, worker=worker)
-    start = load_checkpoint(path, model, average, optimizer) if path.exists() else 0
     pool, tokenizer = StreamPool(config), new_tokenizer()
-    progress = Progress("causal", schedule, start, is_shown=worker.is_first)
-    for step in range(start, schedule.num_steps):
-        shown = causal_step(worker, config, model, optimizer, pool, tokenizer, step)
-        average.update(model, step)
-        progress.report(step, shown)
-        is_last = step + 1 == schedule.num_steps
-        if worker.is_first and (is_last or (step + 1) % schedule.save_every == 0):
-            save_checkpoint(path, step + 1, model, average, optimizer)
-        if is_last or (step + 1) % stage.eval_every == 0:
-            evaluate_average(worker, config, vae, average, tokenizer, step + 1)
+
+    def take_step(step: int) -> dict[str, float]:
+        return causal_step(worker, config, model, optimizer, pool, tokenizer, step)
+
+    def evaluate(average: Average, num_done: int) -> None:
+        evaluate_average(worker, config, vae, average, tokenizer, num_done)
+
+    train_steps(
+        worker, "causal", schedule, path, model, optimizer, take_step,
+        evaluate=evaluate, evaluate_every=stage.eval_every,
+    )  # fmt: skip
 
 
 def causal_step(
