@@ -205,6 +205,16 @@ def test_a_pool_that_would_leave_steps_waiting_for_ever_is_refused(classes):
         Scheduler(SchedulerConfig(), Limits(), linear, workers=workers)
 
 
+def test_a_step_that_no_worker_would_ever_take_is_refused_when_it_is_offered(make_step):
+    scheduler = Scheduler(SchedulerConfig(), Limits(), linear, workers=[WorkerSlot(), WorkerSlot("vae")])
+    for fields in ({"pool": "audio"}, {"affinity": "1"}):
+        with pytest.raises(InputError, match="no (worker of this pool|such worker in its pool)"):
+            scheduler.offer(make_step(**fields), 0.0)
+    assert not scheduler.ready
+    scheduler.offer(make_step(pool="vae", affinity="1"), 0.0)
+    assert len(scheduler.ready) == 1
+
+
 def test_small_workers_are_kept_free_of_long_calls(make_step):
     workers = [WorkerSlot(cost_classes=frozenset({"small"})), WorkerSlot(cost_classes=frozenset({"jumbo"}))]
     scheduler = Scheduler(SchedulerConfig(jumbo_s=1.0), Limits(), linear, workers=workers)

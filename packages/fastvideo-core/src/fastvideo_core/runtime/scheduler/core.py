@@ -65,6 +65,7 @@ class Scheduler:
         self.workers = [replace(worker) for worker in workers] or [WorkerSlot()]
         _check_workers(self.workers)
         self._is_alone = len(self.workers) == 1
+        self._served = {(worker.pool, at) for index, worker in enumerate(self.workers) for at in ("", str(index))}
         self.speed = 1.0
         self._in_flight: dict[int, Batch] = {}
         self._leaving: list[Job] = []
@@ -128,7 +129,7 @@ class Scheduler:
         Raises:
             InputError: No worker would ever take it.
         """
-        if not self._is_alone:
+        if not self._is_alone and (step.pool, step.affinity) not in self._served:
             check_has_worker(step, self.workers)
         self._take("offer", self.ready, step, now)
 
