@@ -15,11 +15,12 @@ from torch import Tensor
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_cosmos3.loops.costs import frame_cost, frame_peak_bytes
-from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
+from fastvideo_cosmos3.loops.events import refuse_event
 from fastvideo_cosmos3.loops.texts import view_frames
 from fastvideo_cosmos3.models.frames import action_view, cover_image, stretch_frames
 from fastvideo_cosmos3.models.vae import Memory, VideoVAE, split_memory, stack_memories

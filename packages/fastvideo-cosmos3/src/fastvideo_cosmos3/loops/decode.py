@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import (
     Done,
@@ -29,7 +30,7 @@ from fastvideo_core.loop.work import (
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_cosmos3.loops.costs import FLOAT_BYTES, frame_cost, frame_peak_bytes, sound_cost
-from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
+from fastvideo_cosmos3.loops.events import refuse_event
 from fastvideo_cosmos3.models.sound import SoundDecoder
 from fastvideo_cosmos3.models.vae import Memory, VideoVAE, split_memory, stack_memories
 

@@ -19,15 +19,16 @@ from torch import Tensor
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_cosmos3.loops.condition import Condition
 from fastvideo_cosmos3.loops.costs import denoise_cost, denoise_peak_bytes, text_kv_bytes
+from fastvideo_cosmos3.loops.events import refuse_event
 from fastvideo_cosmos3.loops.layouts import layout_of
 from fastvideo_cosmos3.loops.pages import TextPages
-from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
 from fastvideo_cosmos3.loops.prefill import TextContext
 from fastvideo_cosmos3.models.embodiments import ACTION_WIDTHS, DOMAINS
 from fastvideo_cosmos3.models.packing import Layout, positions

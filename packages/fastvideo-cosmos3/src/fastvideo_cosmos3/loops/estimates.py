@@ -8,6 +8,7 @@ from typing import Any
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
 from fastvideo_core.loop.keys import batch_key
+from fastvideo_core.loop.plans import ANY_SHAPE
 from fastvideo_core.loop.work import ShapeSignature, StepCost
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_cosmos3.loops.condition import num_encoded_frames
@@ -25,7 +26,6 @@ from fastvideo_cosmos3.loops.costs import (
 )
 from fastvideo_cosmos3.loops.layouts import layout_of, num_video_frames
 from fastvideo_cosmos3.loops.pages import CACHE, num_pages
-from fastvideo_cosmos3.loops.plans import ANY_SHAPE
 from fastvideo_cosmos3.loops.texts import GENERATED_END, read_text, read_visual
 
 __all__ = [

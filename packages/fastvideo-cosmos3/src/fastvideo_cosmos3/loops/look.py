@@ -14,12 +14,13 @@ from torch import Tensor
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_cosmos3.loops.costs import FLOAT_BYTES, vision_cost
-from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
+from fastvideo_cosmos3.loops.events import refuse_event
 from fastvideo_cosmos3.loops.prefill import SeenVisual
 from fastvideo_cosmos3.loops.texts import read_visual
 from fastvideo_cosmos3.models.vision import Visual

@@ -18,14 +18,15 @@ from torch import Tensor
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, EmitSpec, Profile, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_cosmos3.loops.choosing import Choosing, choose_tokens, draw_uniforms
 from fastvideo_cosmos3.loops.costs import text_cost, text_kv_bytes, text_peak_bytes
+from fastvideo_cosmos3.loops.events import refuse_event
 from fastvideo_cosmos3.loops.pages import CACHE, TextPages, append_tokens, num_pages, stack_pages
-from fastvideo_cosmos3.loops.plans import make_plan, refuse_event
 from fastvideo_cosmos3.loops.texts import TextToRead, check_context, read_text
 from fastvideo_cosmos3.loops.writing import STREAM, Writing, text_chunks, write_token
 from fastvideo_cosmos3.models.transformer import Cosmos3Transformer, VisualTokens

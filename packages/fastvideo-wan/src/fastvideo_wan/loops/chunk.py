@@ -17,6 +17,7 @@ from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError, ParameterError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView
 from fastvideo_core.loop.chunks import PushText
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.policies.cfg import COND
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.work import Done, EmitSpec, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
@@ -42,7 +43,6 @@ from fastvideo_wan.loops.costs import text_cost, text_peak_bytes
 from fastvideo_wan.loops.decode import frames_per_step
 from fastvideo_wan.loops.denoise import context_needs
 from fastvideo_wan.loops.guidance import guidance_of
-from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.text import TextPayload, TextValues, text_bucket, tokenize
 from fastvideo_wan.loops.vae_costs import decode_cache_bytes, decode_cost, decode_peak_bytes, decoded_bytes
 from fastvideo_wan.models.chunks import ChunkRule

@@ -25,6 +25,7 @@ from fastvideo_core.loop.base import (
     StepEstimate,
 )
 from fastvideo_core.loop.keys import batch_key
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
@@ -32,7 +33,6 @@ from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import frames_to_pixels
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.chunk import rule_of
-from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache

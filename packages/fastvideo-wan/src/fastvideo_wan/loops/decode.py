@@ -14,6 +14,7 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, OutOfMemory, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import (
     Done,
@@ -27,7 +28,6 @@ from fastvideo_core.loop.work import (
 )
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.pixels import pixels_to_frames
-from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.vae_costs import decode_cache_bytes, decode_cost, decode_peak_bytes, decoded_bytes
 from fastvideo_wan.models.vae_cache import FeatureCache
 from fastvideo_wan.models.vae_tiling import (

@@ -14,6 +14,7 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.policies.cfg import (
     ClassifierFreeGuidance,
     EmbeddedGuidance,
@@ -29,7 +30,6 @@ from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, St
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_wan.loops.costs import IMAGE_TOKENS, context_bytes, context_cost, denoise_cost, denoise_peak_bytes
 from fastvideo_wan.loops.guidance import guidance_of
-from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.text import EncodedText, text_bucket
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import TextContext

@@ -14,6 +14,7 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError, ParameterError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.policies.conditioning import concat_condition, image_mask
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
@@ -21,7 +22,6 @@ from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import image_to_pixels
 from fastvideo_wan.loops.costs import vision_cost, vision_peak_bytes
-from fastvideo_wan.loops.plans import make_plan
 from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache

@@ -14,6 +14,7 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError, PromptError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
+from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.policies.cfg import COND, UNCOND
 from fastvideo_core.loop.state import LoopState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
@@ -21,7 +22,6 @@ from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.costs import text_cost, text_peak_bytes
 from fastvideo_wan.loops.guidance import guidance_of
-from fastvideo_wan.loops.plans import make_plan
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
