@@ -93,15 +93,15 @@ def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSour
         blocks.update(loop.cache_blocks)
         chunk_blocks.update(loop.chunk_blocks)
     kept = sum(loop.result_bytes for loop in loops.values())
-    steps = [step for loop in loops.values() for step in loop.steps]
+    nodes = {name: _node(loop, costs) for name, loop in loops.items()}
     return RequestEstimate(
         resident_bytes=kept + max(resident.values(), default=0),
         peak_bytes=max((loop.peak_bytes for loop in loops.values()), default=0),
         cache_blocks=blocks,
         chunk_blocks=chunk_blocks,
-        seconds=sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in steps),
-        num_steps=sum(step.num_steps for step in steps),
-        nodes={name: _node(loop, costs) for name, loop in loops.items()},
+        seconds=sum(node.seconds for node in nodes.values()),
+        num_steps=sum(node.num_steps for node in nodes.values()),
+        nodes=nodes,
     )
 
 
