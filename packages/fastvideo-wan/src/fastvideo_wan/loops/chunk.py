@@ -25,7 +25,6 @@ from fastvideo_wan.loops.chunk_costs import chunk_cost, chunk_peak_bytes
 from fastvideo_wan.loops.chunk_schedule import make_schedule
 from fastvideo_wan.loops.chunk_state import (
     CACHE,
-    STREAM,
     ChunkCommitPayload,
     ChunkContent,
     ChunkDecodePayload,
@@ -45,6 +44,7 @@ from fastvideo_wan.loops.denoise import context_needs
 from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.text import TextPayload, TextValues, text_bucket, tokenize
 from fastvideo_wan.loops.vae_costs import decode_cache_bytes, decode_cost, decode_peak_bytes, decoded_bytes
+from fastvideo_wan.loops.vae_plans import STREAM
 from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.models.context import TextContext
 

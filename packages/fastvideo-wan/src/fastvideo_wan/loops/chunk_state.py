@@ -32,7 +32,6 @@ from fastvideo_wan.models.vae_cache import FeatureCache
 
 __all__ = [
     "CACHE",
-    "STREAM",
     "ChunkCommitPayload",
     "ChunkContent",
     "ChunkDecodePayload",
@@ -50,7 +49,6 @@ __all__ = [
 ]
 
 CACHE = "chunk_kv"
-STREAM = "video"
 
 Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
 Experts = SingleExpert | TimestepExperts | StepIndexExperts

@@ -14,12 +14,11 @@ from torch import Tensor
 from fastvideo_core.loop.base import StepContext
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import pad_text
-from fastvideo_core.loop.work import StepResult, StreamChunk, WorkPlan
+from fastvideo_core.loop.work import StepResult, WorkPlan
 from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_wan.loops import text
 from fastvideo_wan.loops.chunk_schedule import add_noise, draw_noise, follow_velocity, predict_clean
 from fastvideo_wan.loops.chunk_state import (
-    STREAM,
     ChunkCommitPayload,
     ChunkContent,
     ChunkDecodePayload,
@@ -34,6 +33,7 @@ from fastvideo_wan.loops.chunk_state import (
     Window,
 )
 from fastvideo_wan.loops.text import TextPayload, TextRow
+from fastvideo_wan.loops.vae_plans import make_media_chunk
 from fastvideo_wan.models.attention import AttentionFunction, attend
 from fastvideo_wan.models.block import WanBlock
 from fastvideo_wan.models.causal import CausalWanTransformer
@@ -331,14 +331,11 @@ def _finish(
         return StepResult(nothing, is_finite=False)
     ctx.tap("pixels", pixels_1PFYX)
     frames = torch.from_numpy(pixels_to_frames(pixels_1PFYX[0]))
-    start_s = payload.num_frames_before / payload.fps
-    piece = StreamChunk(
-        stream=STREAM,
-        kind="media",
+    piece = make_media_chunk(
+        frames,
         index=payload.index,
-        data=frames,
-        start_s=start_s,
-        end_s=start_s + len(frames) / payload.fps,
+        num_frames_before=payload.num_frames_before,
+        fps=payload.fps,
         is_final=payload.is_last,
     )
     return StepResult(ChunkFrames(frames, nothing.cache), is_finite=True, chunks=(piece,))

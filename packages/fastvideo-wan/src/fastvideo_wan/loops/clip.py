@@ -25,15 +25,15 @@ from fastvideo_core.loop.base import (
     StepEstimate,
 )
 from fastvideo_core.loop.keys import batch_key
-from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.state import LoopState
-from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import frames_to_pixels
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.chunk import rule_of
 from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
+from fastvideo_wan.loops.vae_plans import make_encode_plan
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache
 
@@ -151,22 +151,8 @@ class ClipEncodeLoop:
         pixels = state.pixels_1PFYX[:, :, start : start + state.groups[index]]
         is_last = index + 1 == len(state.groups)
         payload = ClipPayload(pixels, state.cache, tuple(state.features), is_last, state.is_exact)
-        vae, (frames, rows, columns) = self._model.config("vae"), pixels.shape[2:]
-        shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns, first=int(index == 0))
-        return make_plan(
-            self._spec,
-            self._model,
-            state,
-            payload,
-            component="vae",
-            kind=WorkKind.ENCODER_CHUNK,
-            shape=shape,
-            cost=encode_cost(vae, dict(shape.dims)),
-            peak_bytes=encode_peak_bytes(vae, dict(shape.dims), is_exact=state.is_exact),
-            resident_bytes=encode_cache_bytes(vae, dict(shape.dims)),
-            step_index=index,
-            num_steps=len(state.groups),
-        )
+        frames, rows, columns = pixels.shape[2:]
+        return make_encode_plan(self._spec, self._model, state, payload, frames=frames, rows=rows, columns=columns)
 
     def advance(self, state: ClipState, result: StepResult[ClipValues]) -> ClipState:
         """Keep an encoded group."""

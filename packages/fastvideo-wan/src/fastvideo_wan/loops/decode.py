@@ -22,13 +22,13 @@ from fastvideo_core.loop.work import (
     Profile,
     ShapeSignature,
     StepResult,
-    StreamChunk,
     WorkKind,
     WorkPlan,
 )
 from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_wan.loops.vae_costs import decode_cache_bytes, decode_cost, decode_peak_bytes, decoded_bytes
+from fastvideo_wan.loops.vae_plans import STREAM, make_media_chunk
 from fastvideo_wan.models.vae_cache import FeatureCache
 from fastvideo_wan.models.vae_tiling import (
     DEFAULT_TILE_PIXELS,
@@ -55,8 +55,6 @@ __all__ = [
     "frames_per_step",
     "run_step",
 ]
-
-STREAM = "video"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,14 +348,11 @@ def _finish(
         whole = blend_tiles(_tile_plan(vae, payload), [*payload.tiles_before, pixels_1PFYX])
     ctx.tap("pixels", whole)
     frames = torch.from_numpy(pixels_to_frames(whole[0]))
-    start_s = payload.num_frames_before / payload.fps
-    chunk = StreamChunk(
-        stream=STREAM,
-        kind="media",
+    chunk = make_media_chunk(
+        frames,
         index=payload.index,
-        data=frames,
-        start_s=start_s,
-        end_s=start_s + frames.shape[0] / payload.fps,
+        num_frames_before=payload.num_frames_before,
+        fps=payload.fps,
         is_final=payload.stop == payload.latents_1CTHW.shape[2],
     )
     return StepResult(DecodeValues(DecodedTile(pixels_1PFYX[:0], cache), frames), chunks=(chunk,))

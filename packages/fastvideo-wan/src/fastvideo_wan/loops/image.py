@@ -22,7 +22,7 @@ from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import image_to_pixels
 from fastvideo_wan.loops.costs import vision_cost, vision_peak_bytes
-from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
+from fastvideo_wan.loops.vae_plans import make_encode_plan
 from fastvideo_wan.models.vae import mean_latents
 from fastvideo_wan.models.vae_cache import FeatureCache
 
@@ -182,26 +182,8 @@ class ConditionEncodeLoop:
             is_exact=state.is_exact,
             last_1PHW=state.last_1PHW if index + 1 == len(state.groups) else None,
         )
-        shape = ShapeSignature.of(
-            frames=payload.num_frames,
-            rows=state.image_1PHW.shape[-2],
-            columns=state.image_1PHW.shape[-1],
-            first=int(index == 0),
-        )
-        return make_plan(
-            self._spec,
-            self._model,
-            state,
-            payload,
-            component="vae",
-            kind=WorkKind.ENCODER_CHUNK,
-            shape=shape,
-            cost=encode_cost(self._model.config("vae"), dict(shape.dims)),
-            peak_bytes=encode_peak_bytes(self._model.config("vae"), dict(shape.dims), is_exact=state.is_exact),
-            resident_bytes=encode_cache_bytes(self._model.config("vae"), dict(shape.dims)),
-            step_index=index,
-            num_steps=len(state.groups),
-        )
+        frames, (rows, columns) = payload.num_frames, state.image_1PHW.shape[-2:]
+        return make_encode_plan(self._spec, self._model, state, payload, frames=frames, rows=rows, columns=columns)
 
     def advance(self, state: ConditionState, result: StepResult[ConditionValues]) -> ConditionState:
         """Keep an encoded group."""
