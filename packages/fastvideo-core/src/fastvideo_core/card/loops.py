@@ -36,6 +36,8 @@ class LoopSpec(Contract):
         step_schema: Slotted dataclass, or a union, of a plan's payload.
         result_schema: Slotted dataclass, or a union, of a step's result.
         behavior_schema: What is captured in the rollout profile; None if nothing.
+        predict: Function that gives the loop's prediction at any noise level, with gradients, for training (see
+            `fastvideo_core.loop.behavior.Predict`); None if there is none.
         step_cost_model: Function from a `WorkPlan` to its `StepCost`.
         components: Components that its steps use.
         check: Function that refuses a request, or warns of it, by what tokenizers and the like tell, before any weight
@@ -62,6 +64,7 @@ class LoopSpec(Contract):
     step_schema: ObjectRef
     result_schema: ObjectRef
     behavior_schema: ObjectRef | None = None
+    predict: ObjectRef | None = None
     step_cost_model: ObjectRef
     components: tuple[Identifier, ...] = ()
     check: ObjectRef | None = None

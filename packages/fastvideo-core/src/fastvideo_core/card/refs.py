@@ -21,6 +21,7 @@ _REF_FIELDS = {
     "key_map",
     "loop",
     "outputs_schema",
+    "predict",
     "program",
     "result_schema",
     "state_schema",

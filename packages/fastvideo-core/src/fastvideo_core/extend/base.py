@@ -68,7 +68,14 @@ class PluginSpec:
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec(PluginSpec):
-    """A sampler; the implementation is an object of `fastvideo_core.loop.samplers.Sampler` whose name is this one."""
+    """A sampler; the implementation is an object of `fastvideo_core.loop.samplers.Sampler` whose name is this one.
+
+    Attributes:
+        parameters: Reference to the parameters (`fastvideo_core.card.ParameterSpec` by name) with which requests set
+            its options, as `Sampler.parameters` names them; None if it has none. Two samplers may share them.
+    """
+
+    parameters: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

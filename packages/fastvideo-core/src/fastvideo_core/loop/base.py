@@ -159,6 +159,7 @@ class LoopEstimate:
         result_bytes: Bytes that it hands on, which stay while loops after it run.
         cache_blocks: Most blocks of each cache.
         chunk_blocks: Blocks of each cache that one more chunk of a stream's past takes, where it is kept.
+        behavior_bytes: Bytes that it keeps on top, to the request's end, of a rollout.
     """
 
     steps: tuple[StepEstimate, ...]
@@ -167,6 +168,7 @@ class LoopEstimate:
     result_bytes: int = 0
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
     chunk_blocks: Mapping[str, int] = field(default_factory=dict)
+    behavior_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

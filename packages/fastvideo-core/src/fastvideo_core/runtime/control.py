@@ -10,10 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastvideo_core.cache import FeatureHandle
 from fastvideo_core.errors import CancelledError, ExecutionError, FastVideoError, WorkerLostError, describe_failure
@@ -21,7 +20,7 @@ from fastvideo_core.loop.work import StepResult, Wait, WorkKind, WorkPlan
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.runtime.active import Active, Rebuilt, Reports, Task
 from fastvideo_core.runtime.compile_cache import CompileCache
-from fastvideo_core.runtime.control_thread import ControlThread
+from fastvideo_core.runtime.control_pauses import PausableControl
 from fastvideo_core.runtime.device import DevicePlane
 from fastvideo_core.runtime.failures import as_failure, release_frames
 from fastvideo_core.runtime.instance import ModelInstance
@@ -35,12 +34,11 @@ from fastvideo_core.runtime.steps import CallOutcome, Tap, run_call
 __all__ = ["ControlPlane"]
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _TRANSFERS = frozenset({WorkKind.TRANSFER, WorkKind.CACHE_IO})
 """Kinds that use a link and not the device, so that they run beside its steps."""
 
 
-class ControlPlane(ControlThread):
+class ControlPlane(PausableControl):
     """Runs requests on one resident model.
 
     Args:
@@ -79,7 +77,6 @@ class ControlPlane(ControlThread):
         self._rebuild = rebuild
         self._is_lost = False
         self._has_failed = False
-        self._num_pauses = 0
         self._actives: dict[str, Active] = {}
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
@@ -91,34 +88,6 @@ class ControlPlane(ControlThread):
     def is_healthy(self) -> bool:
         """Whether requests are being worked on: no fault of the control plane, no device lost, no worker gone."""
         return self._thread.is_alive() and self._device.is_alive and not (self._is_lost or self._has_failed)
-
-    def exclusively(self, function: Callable[[], _T]) -> _T:
-        """Run a function on the device plane while no step runs, and return what it returns; from any other thread.
-
-        Raises:
-            FastVideoError: The function's own error.
-        """
-        answer: Future[_T] = Future()
-        self.call(lambda: self._device.exclusively(function, partial(_settle_future, answer)))
-        return answer.result()
-
-    def pause(self) -> None:
-        """Begin no further step, and wait until those in progress have ended; from any other thread."""
-
-        def begin() -> None:
-            self._num_pauses += 1
-
-        self.call(begin)
-        self.exclusively(lambda: None)
-
-    def go_on(self) -> None:
-        """End one pause."""
-
-        def end() -> None:
-            self._num_pauses -= 1
-            self._pump()
-
-        self.call(end)
 
     def accept(self, active: Active) -> None:
         """Take a request.
@@ -171,7 +140,7 @@ class ControlPlane(ControlThread):
             self._transfer(step)
 
     def _start_jobs(self, now: float) -> None:
-        if not self._is_lost:
+        if not (self._is_lost or self._num_freezes):
             for job in self._scheduler.start_jobs(now):
                 self._start_nodes(self._actives[job.job_id])
 
@@ -420,6 +389,7 @@ class ControlPlane(ControlThread):
             assert result is not None
             active.future.set_result(result)
         self._num_settling -= 1
+        self._tell_drained()
         if not self._actives and not self._num_settling:
             for tell in self._idle:
                 tell()
@@ -458,7 +428,7 @@ class ControlPlane(ControlThread):
         self._instance = outcome.instance
         for name, active in tuple(self._actives.items()):
             active.run.restore(outcome.nodes.get(name, {}), outcome.instance)
-            if name in self._scheduler.running:
+            if name in self._scheduler.running and active not in self._anew:
                 self._start_nodes(active)
         self._pump()
 
@@ -471,10 +441,3 @@ class ControlPlane(ControlThread):
         for active in tuple(self._actives.values()):
             with suppress(Exception):
                 self._end(active, ExecutionError(f"{active.run.scope.path()}: the control plane failed: {text}"))
-
-
-def _settle_future(future: Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

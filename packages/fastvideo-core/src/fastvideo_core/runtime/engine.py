@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +24,7 @@ from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
+from fastvideo_core.runtime.engine_holds import HeldEngine
 from fastvideo_core.runtime.estimate import estimate_request
 from fastvideo_core.runtime.event_stream import EventStream
 from fastvideo_core.runtime.handle import Publisher, RequestHandle
@@ -43,14 +43,13 @@ from fastvideo_core.runtime.sessions import ParkedState, Session, SessionOptions
 from fastvideo_core.runtime.sessions.host import EngineParts, SessionHost, stream_task
 from fastvideo_core.runtime.sessions.moving import MovedSession
 from fastvideo_core.runtime.sharing import SharedResults
-from fastvideo_core.runtime.sleep import SleepMode
 from fastvideo_core.runtime.steps import Tap
 from fastvideo_core.runtime.weights.memory import measured_limit
 
 __all__ = ["DEFAULT_CARD", "Engine", "RequestHandle", "RuntimeOptions"]
 
 
-class Engine:
+class Engine(HeldEngine):
     """Runs requests on one resident model.
 
     Open one with `Engine.open`; close it, or use it as a context manager. All methods may be called from any thread.
@@ -350,39 +349,6 @@ class Engine:
     def sessions(self) -> tuple[Session, ...]:
         """The sessions that have not ended."""
         return self._sessions.sessions
-
-    def sleep(self, components: Sequence[str], mode: SleepMode | None = None) -> int:
-        """Take components' weights off the device between two steps; see `ModelInstance.sleep`.
-
-        Requests that need them are refused until they are woken, and those in progress end with an error.
-
-        Raises:
-            ParameterError: A component has no weights or is not there, or the mode makes no sense here.
-        """
-        instance = self.instance
-
-        def sleep() -> int:
-            self._compiler.forget(components)
-            return instance.sleep(components, mode)
-
-        return self._control.exclusively(sleep)
-
-    def wake(self, components: Sequence[str] | None = None) -> int:
-        """Bring components' weights back, to the bit as they were; None wakes all. See `ModelInstance.wake`."""
-        instance = self.instance
-        return self._control.exclusively(lambda: instance.wake(components))
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Begin no step while the context is open; those in progress end first. Requests are accepted meanwhile.
-
-        Not to be entered in an event's callback.
-        """
-        self._control.pause()
-        try:
-            yield
-        finally:
-            self._control.go_on()
 
     def close(self) -> None:
         """Cancel what runs at its next step boundary, wait for that, and let go of the model. Again, it does nothing.

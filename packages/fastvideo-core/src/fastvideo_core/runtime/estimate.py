@@ -92,7 +92,8 @@ def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSour
         resident[depths[node_id]] = resident.get(depths[node_id], 0) + loop.resident_bytes
         blocks.update(loop.cache_blocks)
         chunk_blocks.update(loop.chunk_blocks)
-    kept = sum(loop.result_bytes for loop in loops.values())
+    is_rollout = prepared.request.outputs.capture_behavior
+    kept = sum(loop.result_bytes + is_rollout * loop.behavior_bytes for loop in loops.values())
     nodes = {name: _node(loop, costs) for name, loop in loops.items()}
     return RequestEstimate(
         resident_bytes=kept + max(resident.values(), default=0),

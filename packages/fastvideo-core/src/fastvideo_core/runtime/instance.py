@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fastvideo_core.loop.base import Loop, StepBody
 from fastvideo_core.loop.samplers import SAMPLERS, Sampler
 from fastvideo_core.runtime.attention import AttentionFunction
 from fastvideo_core.runtime.hooks import InstanceHooks
+from fastvideo_core.runtime.new_weights import NewWeights
 from fastvideo_core.runtime.sleep import (
     Reload,
     SleepingComponent,
@@ -179,7 +180,7 @@ class ModelInstance:
         self._asleep: dict[str, SleepingComponent] = {}
         self._reload = reload
         self.hooks = hooks
-        version = "+".join(part.weights_version for part in components.values() if part.weights_version)
+        version = _joint_version(components)
         self.view = InstanceView(
             card, instance_id, components, precision=precision, weights_version=version, samplers=samplers
         )
@@ -286,6 +287,24 @@ class ModelInstance:
             del self._asleep[name]
         return self.num_bytes - before
 
+    def put_weights(self, new: NewWeights) -> str:
+        """Give a component new weights; called between steps, where steps run, and while no request is half-way.
+
+        Returns:
+            The content version of all weights that was there before.
+
+        Raises:
+            CheckpointError: The component is not loaded.
+            ComponentAsleepError: It sleeps.
+        """
+        module = self.component(new.component_id)
+        new.put(module)
+        before = self.view.weights_version
+        part = self._components[new.component_id]
+        self._components[new.component_id] = replace(part, weights_version=new.version)
+        self.view.weights_version = _joint_version(self._components)
+        return before
+
     def loop(self, loop_id: str) -> Loop[Any]:
         """Return a loop of the card.
 
@@ -322,6 +341,10 @@ class ModelInstance:
         if component_id in self._components:
             return self._components[component_id]
         raise _not_loaded(self.card, component_id, self._components)
+
+
+def _joint_version(components: Mapping[str, LoadedComponent]) -> str:
+    return "+".join(part.weights_version for part in components.values() if part.weights_version)
 
 
 def _make_loop(spec: LoopSpec, view: InstanceView) -> Loop[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,13 +21,13 @@ from fastvideo_core.loop.work import StepResult, Wait, WorkPlan
 from fastvideo_core.program.base import ArtifactNode, ModelLoopNode, TensorEdge
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.cancel import CancelScope, CancelState
-from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_core.runtime.artifacts import make_artifact
 from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, RunningNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs, plugin_options
 from fastvideo_core.runtime.progress import EventLog, Progress
+from fastvideo_core.runtime.result import GenerationResult
 
 __all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "Outside", "RequestRun", "make_generator"]
 
@@ -37,42 +37,6 @@ Node = ModelLoopNode | ArtifactNode
 def make_generator(seed: int) -> torch.Generator:
     """Return the CPU generator of a seed: the same noise on every device, and the noise that diffusers draws."""
     return torch.Generator("cpu").manual_seed(seed)
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationResult:
-    """What a request gives back.
-
-    Attributes:
-        request_id: The request.
-        artifacts: Artifacts by name.
-        parameters: What it ran with, with the source of each value.
-        duration_s: From acceptance to the last artifact, in seconds.
-        node_durations_s: Seconds in each node of the program, waiting included.
-        warnings: What was allowed and yet may not have given what was asked for, one line each.
-    """
-
-    request_id: str
-    artifacts: Mapping[str, Artifact]
-    parameters: ResolvedParameters
-    duration_s: float
-    node_durations_s: Mapping[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def seed(self) -> int | None:
-        """The seed that ran."""
-        return self.parameters.get("seed")
-
-    @property
-    def video(self) -> Any:
-        """The video artifact."""
-        return self.artifacts["video"]
-
-    @property
-    def latents(self) -> Any:
-        """The latents artifact."""
-        return self.artifacts["latents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +304,13 @@ class RequestRun:
         artifacts = {name: self.results[name] for name in made}
         duration_s = time.monotonic() - self._accepted_at
         self.events.completed(tuple(artifacts), duration_s)
-        return GenerationResult(
-            self.request_id, artifacts, self.prepared.parameters, duration_s, dict(self._durations), self._warnings
-        )
+        told = (dict(self._durations), self._warnings, self._captured())
+        return GenerationResult(self.request_id, artifacts, self.prepared.parameters, duration_s, *told)
+
+    def _captured(self) -> dict[str, Mapping[str, Any]]:
+        if not self.prepared.request.outputs.capture_behavior:
+            return {}
+        return {name: one.outputs for name, one in self.results.items() if isinstance(one, LoopResult)}
 
     def release(self) -> None:
         """Let go of all states and results, of the model, and of whoever listens."""

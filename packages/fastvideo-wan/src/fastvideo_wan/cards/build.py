@@ -178,6 +178,8 @@ def _denoise_loop(facts: WanFacts, options: dict[str, Any]) -> LoopSpec:
         state_schema=f"{module}:DenoiseState",
         step_schema=f"{module}:DenoisePayload",
         result_schema=f"{module}:DenoiseValues",
+        behavior_schema="fastvideo_core.loop.behavior:StepBehavior",
+        predict="fastvideo_wan.loops.denoise_record:predict",
         step_cost_model=_COST,
         components=(*experts, "vae"),
         outputs=("latents",),

@@ -6,6 +6,7 @@ Shape letters: B rows; C channels; T, H, W latent frames, rows, columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView
+from fastvideo_core.loop.behavior import LoopBehavior, StepBehavior
 from fastvideo_core.loop.plans import make_plan
 from fastvideo_core.loop.policies.cfg import (
     ClassifierFreeGuidance,
@@ -24,7 +26,7 @@ from fastvideo_core.loop.policies.cfg import (
 )
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.policies.experts import Expert, ExpertPolicy, SingleExpert, StepIndexExperts, TimestepExperts
-from fastvideo_core.loop.samplers import SamplerState, Schedule, ScheduleSpec, get_sampler, samplers_of
+from fastvideo_core.loop.samplers import Sampler, SamplerState, Schedule, ScheduleSpec, get_sampler, samplers_of
 from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
@@ -43,6 +45,7 @@ __all__ = [
     "DenoisePayload",
     "DenoiseState",
     "DenoiseValues",
+    "schedule_spec",
 ]
 
 Policy = NoGuidance | EmbeddedGuidance | ClassifierFreeGuidance | RescaledGuidance | ZeroStarGuidance
@@ -86,6 +89,7 @@ class DenoiseState(LoopState):
         image_embeds_1ME: Tokens of the image encoder.
         num_known: Latent frames at the start that are given and not denoised.
         plugin_state: States of interceptors, by interceptor, then by component and branch.
+        behavior: What the steps of a rollout recorded.
     """
 
     latents_1CTHW: torch.Tensor
@@ -107,6 +111,7 @@ class DenoiseState(LoopState):
     image_embeds_1ME: torch.Tensor | None = None
     num_known: int = 0
     plugin_state: dict[str, dict[str, PluginState]] = field(default_factory=dict)
+    behavior: tuple[StepBehavior, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +194,10 @@ class DenoiseValues:
 
 @dataclass(frozen=True, slots=True)
 class DenoiseOutputs:
-    """What the loop hands on: the clean latents, float32 (1, C, T, H, W)."""
+    """What the loop hands on: the clean latents, float32 (1, C, T, H, W), and of a rollout what its steps recorded."""
 
     latents: torch.Tensor
+    behavior: LoopBehavior | None = None
 
 
 class DenoiseLoop:
@@ -212,7 +218,7 @@ class DenoiseLoop:
         options, parameters = self._spec.options, request.parameters
         guidance = guidance_of(options, parameters, is_exact=request.is_exact)
         sampler = get_sampler(str(parameters["sampler"]), samplers_of(self._model))
-        schedule = sampler.make_schedule(self._schedule_spec(parameters))
+        schedule = sampler.make_schedule(schedule_spec(self._spec, parameters, sampler))
         generator = ctx.make_generator(int(parameters["seed"]))
         shape = self._latent_shape(parameters)
         latents = torch.randn(shape, generator=generator, dtype=torch.float32)
@@ -259,6 +265,8 @@ class DenoiseLoop:
             return state
         state.latents_1CTHW = values.latents_1CTHW
         state.sampler = values.sampler
+        if result.behavior is not None:
+            state.behavior = (*state.behavior, result.behavior)
         state.noises.pop(state.step_index, None)
         state.step_index += 1
         return state
@@ -268,17 +276,11 @@ class DenoiseLoop:
         raise InputError("denoising takes no events", field="event", value=type(event).__name__, allowed="none")
 
     def finalize(self, state: DenoiseState) -> LoopResult:
-        """Hand the latents on."""
-        return LoopResult({"latents": state.latents_1CTHW})
-
-    def _schedule_spec(self, parameters: Any) -> ScheduleSpec:
-        options = self._spec.options
-        return ScheduleSpec(
-            num_steps=int(parameters["num_inference_steps"]),
-            shift=float(parameters["flow_shift"]),
-            num_train_timesteps=int(options.get("num_train_timesteps", 1000)),
-            options=options.get("sampler_options", {}).get(parameters["sampler"], {}),
-        )
+        """Hand the latents on, and of a rollout what its steps recorded."""
+        outputs: dict[str, Any] = {"latents": state.latents_1CTHW}
+        if state.profile == "rollout":
+            outputs["behavior"] = LoopBehavior(state.schedule, state.behavior)
+        return LoopResult(outputs)
 
     def _latent_shape(self, parameters: Any) -> tuple[int, int, int, int, int]:
         vae = self._model.config("vae")
@@ -354,6 +356,17 @@ class DenoiseLoop:
         # Texts of unequal lengths are filled up to share a call, which may change a last bit.
         text = payload.context.prompts[0].keys_ZBLNK.shape[2]
         return replace(needs, shape=ShapeSignature((*needs.shape.dims, ("text", text))))
+
+
+def schedule_spec(spec: LoopSpec, parameters: Mapping[str, Any], sampler: Sampler) -> ScheduleSpec:
+    """Return what a request says about its schedule; what its sampler takes of the card and of it."""
+    options = spec.options
+    return ScheduleSpec(
+        num_steps=int(parameters["num_inference_steps"]),
+        shift=float(parameters["flow_shift"]),
+        num_train_timesteps=int(options.get("num_train_timesteps", 1000)),
+        options=sampler.options_of(options.get("sampler_options", {}).get(sampler.name, {}), parameters),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fastvideo_core.loop.base import StepContext
+from fastvideo_core.loop.behavior import StepBehavior
 from fastvideo_core.loop.hooks import BranchesRunner, hooks_of, supports_hooks
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import (
@@ -30,6 +31,7 @@ from fastvideo_wan.loops.denoise import (
     DenoiseValues,
     RequestContext,
 )
+from fastvideo_wan.loops.denoise_record import record_steps
 from fastvideo_wan.loops.intercepted import intercepted_velocities, select_rows
 from fastvideo_wan.models.block import BlockInputs
 from fastvideo_wan.models.context import TextContext, context_row, split_context, stack_contexts
@@ -38,7 +40,7 @@ from fastvideo_wan.models.transformer import BlocksRunner, WanTransformer
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["run_step"]
+__all__ = ["batched_contexts", "batched_velocity", "run_step"]
 
 
 @supports_hooks("step", "block")
@@ -49,8 +51,8 @@ def run_step(
     payloads = [plan.payload for plan in plans]
     transformer: WanTransformer = instance.component(payloads[0].component)
     if not isinstance(payloads[0], ContextPayload):
-        return _denoise(transformer, payloads, ctx, samplers_of(instance))
-    make = _exact_contexts if payloads[0].is_exact else _batched_contexts
+        return _denoise(transformer, plans, ctx, samplers_of(instance))
+    make = _exact_contexts if payloads[0].is_exact else batched_contexts
     return [
         StepResult(
             ContextValues(payload.component, RequestContext(prompts, transformer.rotary(payload.latents_1CTHW))),
@@ -77,7 +79,7 @@ def _exact_contexts(transformer: WanTransformer, payloads: Sequence[ContextPaylo
     ]
 
 
-def _batched_contexts(transformer: WanTransformer, payloads: Sequence[ContextPayload]) -> list[tuple[TextContext, ...]]:
+def batched_contexts(transformer: WanTransformer, payloads: Sequence[ContextPayload]) -> list[tuple[TextContext, ...]]:
     """Return the prompts' keys and values, all branches of all requests made as rows of one call."""
     rows = [(payload, branch) for payload in payloads for branch in payload.branches]
     images = [_image(transformer, payload) for payload, _ in rows]
@@ -101,17 +103,18 @@ def _image(transformer: WanTransformer, payload: ContextPayload) -> Tensor | Non
 
 def _denoise(
     transformer: WanTransformer,
-    payloads: Sequence[DenoisePayload],
+    plans: Sequence[WorkPlan[Any]],
     ctx: StepContext,
     samplers: Mapping[str, Sampler],
 ) -> list[StepResult[DenoiseValues]]:
+    payloads: list[DenoisePayload] = [plan.payload for plan in plans]
     hooks = hooks_of(ctx)
     if hooks is not None:
         velocities = intercepted_velocities(_Branches(transformer, ctx), payloads, hooks, ctx)
     elif payloads[0].is_exact:
         velocities = [_exact_velocity(transformer, payload, ctx) for payload in payloads]
     else:
-        velocities = list(_batched_velocity(transformer, payloads, ctx).split(1))
+        velocities = list(batched_velocity(transformer, payloads, ctx).split(1))
     values = [
         _sampler_step(get_sampler(payload.schedule.sampler, samplers), payload, velocity)
         for payload, velocity in zip(payloads, velocities, strict=True)
@@ -119,7 +122,13 @@ def _denoise(
     finite = torch.stack([torch.isfinite(value.latents_1CTHW).all() for value in values]).tolist()
     for value in values:
         ctx.tap("latents", value.latents_1CTHW)
-    return [StepResult(value, is_finite=is_finite) for value, is_finite in zip(values, finite, strict=True)]
+    behavior: Sequence[StepBehavior | None] = [None] * len(plans)
+    if plans[0].profile == "rollout":
+        behavior = record_steps(plans, velocities, values, samplers)
+    return [
+        StepResult(value, is_finite=is_finite, behavior=record)
+        for value, is_finite, record in zip(values, finite, behavior, strict=True)
+    ]
 
 
 def _sampler_step(sampler: Sampler, payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseValues:
@@ -186,7 +195,7 @@ def _exact_outputs(transformer: WanTransformer, payload: DenoisePayload, ctx: St
     return outputs
 
 
-def _batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
+def batched_velocity(transformer: WanTransformer, payloads: Sequence[DenoisePayload], ctx: StepContext) -> Tensor:
     """Return the guided velocities of a batch, (B, C, T, H, W); all branches of all requests are rows of one call."""
     outputs = _batched_outputs(transformer, payloads, ctx)
     ctx.tap("rows.velocity", outputs)

@@ -10,9 +10,10 @@ from typing import Any
 
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
+from fastvideo_core.loop.behavior import behavior_bytes
 from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
-from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler, samplers_of
+from fastvideo_core.loop.samplers import get_sampler, samplers_of
 from fastvideo_core.loop.work import ShapeSignature, StepCost
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_wan.loops.costs import (
@@ -24,7 +25,7 @@ from fastvideo_wan.loops.costs import (
     vision_peak_bytes,
 )
 from fastvideo_wan.loops.decode import frames_per_step
-from fastvideo_wan.loops.denoise import StepNeeds, context_needs, step_needs
+from fastvideo_wan.loops.denoise import StepNeeds, context_needs, schedule_spec, step_needs
 from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.text import text_bucket, tokenize_all
 from fastvideo_wan.loops.vae_costs import (
@@ -66,7 +67,7 @@ def estimate_denoise(
     options, vae = spec.options, model.config("vae")
     guidance = guidance_of(options, parameters, is_exact=exact)
     sampler = get_sampler(str(parameters["sampler"]), samplers_of(model))
-    schedule = sampler.make_schedule(_schedule_spec(spec, parameters))
+    schedule = sampler.make_schedule(schedule_spec(spec, parameters, sampler))
     shape = _latent_shape(vae, parameters)
     length, num_rows = int(options["text_length"]), len(guidance.branches)
     indices = range(schedule.begin, schedule.num_steps)
@@ -87,7 +88,10 @@ def estimate_denoise(
     num_noises = sum(sampler.needs_noise(schedule, index) for index in indices)
     # The sample, what the sampler remembers (as many predictions as its order, and a sample), noises, a condition.
     resident = kept + sample * (2 + schedule.order + num_noises + 2)
-    return LoopEstimate(tuple(steps), resident_bytes=resident, peak_bytes=peak, result_bytes=sample)
+    behavior = behavior_bytes(len(indices), sample)
+    return LoopEstimate(
+        tuple(steps), resident_bytes=resident, peak_bytes=peak, result_bytes=sample, behavior_bytes=behavior
+    )
 
 
 def estimate_decode(
@@ -178,15 +182,6 @@ def _step(
 ) -> StepEstimate:
     key = batch_key(model, component=component, loop_kind=spec.loop_id, shape=shape, is_exact=exact)
     return StepEstimate(key, cost, count)
-
-
-def _schedule_spec(spec: LoopSpec, parameters: ResolvedParameters) -> ScheduleSpec:
-    return ScheduleSpec(
-        num_steps=int(parameters["num_inference_steps"]),
-        shift=float(parameters["flow_shift"]),
-        num_train_timesteps=int(spec.options.get("num_train_timesteps", 1000)),
-        options=spec.options.get("sampler_options", {}).get(parameters["sampler"], {}),
-    )
 
 
 def _latent_shape(vae: Any, parameters: ResolvedParameters) -> tuple[int, int, int, int]:

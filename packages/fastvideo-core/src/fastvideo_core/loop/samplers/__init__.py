@@ -11,6 +11,7 @@ A sampler turns settings into a `Schedule` and then makes one step at a time:
 from __future__ import annotations
 
 from fastvideo_core.loop.samplers.base import (
+    LogProb,
     Sampler,
     SamplerState,
     Schedule,
@@ -22,6 +23,7 @@ from fastvideo_core.loop.samplers.registry import SAMPLERS, extend_samplers, get
 
 __all__ = [
     "SAMPLERS",
+    "LogProb",
     "Sampler",
     "SamplerState",
     "Schedule",

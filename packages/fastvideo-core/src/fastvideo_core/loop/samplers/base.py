@@ -22,6 +22,7 @@ from fastvideo_core.loop.policies.flow_shift import FlowSigmas, ShiftedSigmas
 
 __all__ = [
     "BASIS",
+    "LogProb",
     "Sampler",
     "SamplerState",
     "Schedule",
@@ -173,6 +174,24 @@ class StepFunction(Protocol):
         ...
 
 
+class LogProb(Protocol):
+    """The density of a step that draws noise. Differentiable; changes none of its arguments."""
+
+    def __call__(
+        self, schedule: Schedule, velocity: Tensor, sample: Tensor, next_sample: Tensor, step_index: int
+    ) -> Tensor | None:
+        """Return the logarithm of the density of a transition, one number a row; None for a step that draws nothing.
+
+        Args:
+            schedule: What `make_schedule` gave.
+            velocity: The model's (guided) output at `sample`, rows first.
+            sample: Sample before the step.
+            next_sample: Sample after it.
+            step_index: Which step.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """A sampler: a record of pure functions.
@@ -184,6 +203,8 @@ class Sampler:
         step: One step, in the reference's order of operations.
         needs_noise: Whether a step takes fresh noise, so that it is drawn in the request's state beforehand.
         coefficients: A step as linear combinations; None for samplers whose step is not linear.
+        log_prob: The density of a step; None for samplers that training does not look into.
+        parameters: Options that requests set, each with the name of the request's parameter.
     """
 
     name: str
@@ -192,6 +213,18 @@ class Sampler:
     step: StepFunction
     needs_noise: Callable[[Schedule, int], bool]
     coefficients: Callable[[Schedule, int], StepCoefficients] | None = None
+    log_prob: LogProb | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def options_of(self, given: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sampler's options: the card's, and those that a request's parameters set.
+
+        Args:
+            given: What the card says.
+            parameters: The request's resolved parameters; those that it does not have are left out.
+        """
+        own = {option: parameters[name] for option, name in self.parameters.items() if name in parameters}
+        return {**given, **own}
 
 
 def never_needs_noise(schedule: Schedule, step_index: int) -> bool:  # noqa: ARG001 - the protocol's arguments
