@@ -77,7 +77,7 @@ def by_library(blocks, options, streams, text):
 
 
 def by_cache(blocks, options, streams, text, through_bytes=False):
-    cache, state, outputs, computed = BlockCache(BlockOptions()), None, [], []
+    cache, state, outputs, shares = BlockCache(BlockOptions()), None, [], []
     with torch.no_grad():
         for index, stream in enumerate(streams):
             before = stream.clone()
@@ -85,8 +85,10 @@ def by_cache(blocks, options, streams, text, through_bytes=False):
             assert torch.equal(stream, before)
             state = decode_state(encode_state(outcome.state), BlockState) if through_bytes else outcome.state
             outputs.append(outcome.hidden)
-            computed.append(outcome.is_computed)
-    return outputs, [index for index, done in enumerate(computed) if not done], state
+            shares.append(outcome.computed_share)
+    part = (options.first_blocks + options.last_blocks) / len(blocks)
+    assert shares == [part if index in state.reused else 1.0 for index in range(len(shares))]
+    return outputs, list(state.reused), state
 
 
 CASES = {
@@ -210,7 +212,7 @@ def test_a_course_that_is_linear_is_carried_on_exactly_also_over_gaps():
         rest.amount = 2.0 + 0.5 * index
         outcome = BlockCache(options).run_blocks(call(options, index), state, (first, rest), torch.zeros(1, 2, 3), None)
         state = outcome.state
-        assert outcome.is_computed == (index < 6)
+        assert (outcome.computed_share == 1) == (index < 6)
         torch.testing.assert_close(outcome.hidden, torch.full((1, 2, 3), 3.0 + 0.5 * index))
 
 
@@ -222,7 +224,7 @@ def test_an_expert_that_comes_in_later_begins_with_steps_that_are_computed(block
                 call(options, index), state, tuple(blocks), stream, torch.zeros(WIDTH)
             )
             state = outcome.state
-            reused += [] if outcome.is_computed else [index]
+            reused += [] if outcome.computed_share == 1 else [index]
     mask = masks.mask_of("medium", STEPS)
     assert reused == [index for index in range(15, STEPS) if mask[index] == 0]
     assert state.begin == 11
@@ -237,7 +239,7 @@ def test_not_a_number_is_never_used_again(blocks):
         outcome = BlockCache(options).run_blocks(
             call(options, 0 if outcome is None else 1), state, tuple(blocks), stream, torch.zeros(WIDTH)
         )
-    assert outcome.is_computed
+    assert outcome.computed_share == 1
 
 
 @pytest.mark.parametrize(

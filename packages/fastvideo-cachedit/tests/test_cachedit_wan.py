@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastvideo_cachedit.options import BlockOptions, StepOptions
+from fastvideo_core.cache import tensors_in
 from fastvideo_core.errors import InputError, ParameterError, PluginError
 from fastvideo_core.extend.extensions import Extensions
 from fastvideo_core.request.base import OutputSpec, Request, TextPart
@@ -132,14 +133,52 @@ def test_a_threshold_that_nothing_passes_has_the_bits_of_none():
         np.testing.assert_array_equal(latents(engine), latents(plain))
 
 
-def test_only_computed_steps_teach_the_cost_model():
-    with open_with("wan-shapes", BLOCKS, EAGER) as engine:
+@pytest.mark.parametrize("plugin", [BLOCKS, STEPS])
+def test_steps_teach_the_cost_model_what_they_took(plugin):
+    """One block of all always runs for the block cache; the step cache leaves all out."""
+    with open_with(
+        "wan-shapes", plugin, EAGER if plugin == BLOCKS else {"mask": [1, 1, 0, 1, 0, 0, 1, 0, 0, 1]}
+    ) as engine:
         watched, seen = watch(engine), []
-        engine.costs.observe = lambda key, cost, count, seconds: seen.append(key.loop_kind)
+        engine.costs.observe = lambda key, cost, count, seconds: seen.append((key, cost.flops))
         latents(engine)
-    num_computed = sum(done for _, done, _ in watched)
-    assert 0 < num_computed < 10
-    assert seen.count("diffusion_denoise.step") <= num_computed
+        part = 1 / engine.instance.view.config("transformer").num_layers if plugin == BLOCKS else 0.0
+    steps = [(key.variant, flops) for key, flops in seen if key.loop_kind == "diffusion_denoise.step"]
+    whole = max(flops for _, flops in steps)
+    name = plugin.removeprefix("interceptor.")
+    assert {done for _, done, _ in watched} == {True, False}
+    assert [flops for _, flops in steps] == pytest.approx(
+        [whole if done else part * whole for _, done, _ in watched], rel=0.01
+    )
+    assert [variant.partition("+")[2] for variant, _ in steps] == [
+        name if done else f"{name}/part" for _, done, _ in watched
+    ]
+
+
+@pytest.mark.parametrize(("plugin", "num_kept"), [(BLOCKS, 3), (STEPS, 2)])
+def test_requests_are_admitted_with_the_bytes_of_their_states(plugin, num_kept, experts):
+    def resident(engine):
+        jobs, accept = [], engine._control.accept
+        engine._control.accept = lambda active: (jobs.append(active.job), accept(active))
+        latents(engine, num_inference_steps=16)
+        return jobs[0].resident_bytes
+
+    options = EAGER if plugin == BLOCKS else {"mask": [1, 0] * 8}
+    with Engine.open(str(experts)) as plain, open_with(str(experts), plugin, options) as engine:
+        seen = watch(engine)
+        more = resident(engine) - resident(plain)
+        config = engine.instance.view.config("transformer")
+    tokens, channels = 2 * 6 * 6 // 4, config.out_channels
+    size = tokens * config.inner_dim if plugin == BLOCKS else channels * 2 * 6 * 6
+    # Two branches of both experts, and the new ones of the expert in turn.
+    assert more == 2 * (2 + 1) * num_kept * 4 * size
+    last = {}
+    for _, _, states in seen:
+        last |= states[plugin.removeprefix("interceptor.")]
+    held = {
+        one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors_in(tuple(last.values()))
+    }
+    assert 0 < sum(held.values()) <= more
 
 
 def test_exact_requests_and_distilled_cards_are_refused():

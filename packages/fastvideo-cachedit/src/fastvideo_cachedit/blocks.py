@@ -40,7 +40,7 @@ class BlockCache:
     ) -> BlockOutcome:
         """Go through the blocks for one branch; see `BlockInterceptor`."""
         outcome = self.run_branches([call], [state], blocks, hidden, lambda _: inputs, *inputs)
-        return BlockOutcome(outcome.hidden, outcome.states[0], outcome.is_computed)
+        return BlockOutcome(outcome.hidden, outcome.states[0], outcome.computed_share)
 
     def run_branches(
         self,
@@ -64,7 +64,8 @@ class BlockCache:
         after_RSD = _through(blocks[num_rest:], rest_RSD, inputs)
         begins = [index if state is None else state.begin for state in states]
         new = [state_of(context, begin, index) for context, begin in zip(contexts, begins, strict=True)]
-        return BranchesOutcome(after_RSD, new, is_computed=len(computed) == len(calls))
+        num_run = len(calls) * (num_first + options.last_blocks) + len(computed) * (num_rest - num_first)
+        return BranchesOutcome(after_RSD, new, num_run / (len(calls) * len(blocks)))
 
 
 def _check_blocks(options: BlockOptions, num_blocks: int) -> None:

@@ -29,6 +29,7 @@ SPEC = InterceptorSpec(
     ),
     level="block",
     state="fastvideo_cachedit.state:BlockState",
+    num_kept="fastvideo_cachedit.options:kept_by_blocks",
     # Of random models, and of wan-shapes' most sensitive prompts; most are far below.
     declared_error=0.25,
     # Two caches of one computation would judge by each other's leavings.

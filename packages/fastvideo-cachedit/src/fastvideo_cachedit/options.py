@@ -10,7 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fastvideo_core.errors import ParameterError
 
-__all__ = ["PRESETS", "BlockOptions", "Forecast", "Mask", "StepOptions"]
+__all__ = [
+    "PRESETS",
+    "BlockOptions",
+    "Forecast",
+    "Mask",
+    "StepOptions",
+    "kept_by_blocks",
+    "kept_by_steps",
+]
 
 Forecast = Literal["none", "taylor", "foca"]
 """How what is used again is carried on to the step where it is used: not at all, by TaylorSeer, or by FoCa."""
@@ -100,3 +108,13 @@ class StepOptions(_Options):
         if value is None:
             raise ValueError(f"a step cache needs a mask; allowed: {', '.join(PRESETS)}, or a list of 1 and 0")
         return value
+
+
+def kept_by_steps(options: _Options) -> int:
+    """Return how many tensors the step cache keeps of a branch: predictions, or what a forecast remembers of them."""
+    return {"none": 1, "taylor": options.taylor_order + 1, "foca": 4}[options.forecast]
+
+
+def kept_by_blocks(options: _Options) -> int:
+    """Return how many tensors the block cache keeps of a branch: those of its blocks, and what the first ones add."""
+    return 1 + kept_by_steps(options)

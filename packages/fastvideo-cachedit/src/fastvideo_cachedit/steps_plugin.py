@@ -18,6 +18,7 @@ SPEC = InterceptorSpec(
     request_options=("forecast", "mask", "taylor_order", "warmup_steps"),
     level="step",
     state="fastvideo_cachedit.steps:StepState",
+    num_kept="fastvideo_cachedit.options:kept_by_steps",
     # Of random models, and of wan-shapes' most sensitive prompts; most are far below.
     declared_error=0.25,
     # Two caches of one computation would judge by each other's leavings.

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fastvideo_core.errors import InputError, ParameterError, PluginError
+from fastvideo_core.loop.base import BranchEstimate, LoopEstimate
 from fastvideo_core.loop.driver import LoopRun
 from fastvideo_core.loop.hooks import state_key, supports_hooks
 from fastvideo_core.loop.state import PluginState, decode_state, encode_state
@@ -24,6 +25,7 @@ from fastvideo_testing.samples import (
     HoldState,
     PeriodOptions,
     RecordObserver,
+    ReuseInterceptor,
     extensions_of,
 )
 from fastvideo_testing.tiny import denoise, tiny_card
@@ -170,12 +172,73 @@ def test_a_block_interceptor_stays_alone_in_its_call(open_with):
     assert {len(steps) for steps in record.started if steps[0].loop_id == "denoise"} == {1}
 
 
-def test_what_an_interceptor_answers_teaches_the_cost_model_nothing(open_with):
-    with open_with(HOLD, options={"interceptor.hold": {"period": 100}}) as engine:
-        seen = []
-        engine.costs.observe = lambda key, cost, count, seconds: seen.append(key.loop_kind)
-        latents(engine, num_inference_steps=6)
-    assert seen.count("denoise") == 1
+def test_what_an_interceptor_answers_is_learned_from_and_priced_as_what_it_is(open_with):
+    with open_with(HOLD) as engine:
+        submit(engine, num_inference_steps=6).result(30)
+        priced, seen = [], []
+        predict, observe = engine.costs.predict, engine.costs.observe
+
+        def price(key, cost, num_plans=1):
+            if key.loop_kind == "denoise":
+                priced.append((key.variant, cost.flops))
+            return predict(key, cost, num_plans)
+
+        def note(key, cost, num_plans, seconds):
+            if key.loop_kind == "denoise":
+                seen.append((key.variant, cost.flops))
+            observe(key, cost, num_plans, seconds)
+
+        engine.costs.predict, engine.costs.observe = price, note
+        submit(engine, num_inference_steps=6).result(30)
+    whole, part = seen[0], seen[1]
+    assert seen == [whole, part] * 3
+    assert whole[0].endswith("+hold") and whole[1] > 0 and part == (f"{whole[0]}/part", 0.0)
+    # The second request's steps are priced as what the first one's were at their positions.
+    assert list(dict.fromkeys(priced)) == [whole, part] and priced.count(whole) == priced.count(part)
+
+
+def test_a_request_is_admitted_with_the_bytes_that_interceptors_keep(card, made_up, with_loop, open_with):
+    def estimate(spec, model, parameters, inputs, *, exact):
+        return LoopEstimate((), resident_bytes=1000, branches=BranchEstimate(2, 1, 300, 50))
+
+    card = with_loop(card, "denoise", estimate=made_up("estimate", estimate))
+    three = replace(HOLD, num_kept=made_up("three", lambda options: options.period))
+    stateless = replace(HOLD, state=None, implementation=made_up("Stateless", Stateless))
+    for specs, kept in [((), 0), ((HOLD,), 300), ((three,), 600), ((stateless,), 0), ((REUSE,), 50)]:
+        with open_with(*specs, card=card) as engine:
+            assert admitted_bytes(engine) == 1000 + 2 * 2 * kept
+
+
+class Stateless(HoldInterceptor):
+    def record(self, call, states, prediction, *, is_computed):
+        return {}
+
+
+def admitted_bytes(engine):
+    """Return the bytes that a request was admitted with."""
+    jobs, accept = [], engine._control.accept
+    engine._control.accept = lambda active: (jobs.append(active.job), accept(active))
+    submit(engine).result(30)
+    return jobs[0].resident_bytes
+
+
+@pytest.mark.parametrize("number", [-1, float("inf"), "many"])
+def test_a_number_of_tensors_that_is_none_is_refused_before_any_work(number, open_with, made_up):
+    why = "interceptor 'hold' of plugin .* says that a state keeps .* tensors"
+    spec = replace(HOLD, num_kept=made_up("number", lambda options: number))
+    with open_with(spec) as engine, pytest.raises(PluginError, match=why):
+        submit(engine)
+
+
+def test_a_share_of_blocks_that_is_none_ends_the_request(open_with, made_up):
+    class Boastful(ReuseInterceptor):
+        def run_blocks(self, *given):
+            return replace(super().run_blocks(*given), computed_share=1.5)
+
+    why = "says that a share of 1.5 of the blocks ran; allowed: 0 to 1"
+    spec = replace(REUSE, implementation=made_up("Boastful", Boastful))
+    with open_with(spec) as engine, pytest.raises(PluginError, match=why):
+        latents(engine)
 
 
 def test_an_observer_is_told_of_every_step_and_shown_tensors(open_with, card):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fastvideo_core.cost import CostModel, mean_cost, this_device
+from fastvideo_core.cost import CostModel, computed_cost, intercepted_key, this_device
 from fastvideo_core.errors import StateError
 from fastvideo_core.loop.hooks import ResultView, StepView
 from fastvideo_observers.clocks import Clock, Times, start_clock
@@ -94,8 +94,8 @@ class Profiler:
         times = self._clocks.pop(thread).stop()
         with self._lock:
             self._add(steps, results, times, thread)
-            if self._options.costs is not None and all(one.is_computed and one.is_finite for one in results):
-                self._observe(self._options.costs, steps, times)
+            if self._options.costs is not None and all(one.is_finite for one in results):
+                self._observe(self._options.costs, steps, results, times)
 
     def table(self) -> str:
         """Return calls, and seconds and milliseconds of wall and device, by loop, component and batch size."""
@@ -142,7 +142,7 @@ class Profiler:
             )
             self.calls.append(call)
 
-    def _observe(self, path: Path, steps: Sequence[StepView], times: Times) -> None:
+    def _observe(self, path: Path, steps: Sequence[StepView], results: Sequence[ResultView], times: Times) -> None:
         """Let the cost model learn from a call: on a CPU from its wall time, for which the others wait."""
         device = this_device(steps[0].device)
         if self.costs is None:
@@ -151,7 +151,9 @@ class Profiler:
             raise StateError(f"{path} has calibrations of {self.costs.device}; this is {device}: give another file")
         seconds = times.wall_s if device.kind == "cpu" else times.device_s
         if seconds > 0:
-            self.costs.observe(steps[0].batch_key, mean_cost([step.cost for step in steps]), len(steps), seconds)
+            shares = [result.computed_share for result in results]
+            key = intercepted_key(steps[0].batch_key, steps[0].interceptors, is_whole=max(shares) == 1)
+            self.costs.observe(key, computed_cost([step.cost for step in steps], shares), len(steps), seconds)
 
 
 def _known_costs(path: Path | None) -> CostModel | None:

@@ -130,7 +130,7 @@ class ReuseInterceptor:
     ) -> BlockOutcome:
         """Run the blocks, or add what they added."""
         if state is not None and state.age + 1 < call.options.period:
-            return BlockOutcome(hidden + state.added, ReuseState(state.added, state.age + 1), is_computed=False)
+            return BlockOutcome(hidden + state.added, ReuseState(state.added, state.age + 1), computed_share=0.0)
         after = hidden
         for block in blocks:
             after = block(after, *inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 
 from fastvideo_core.card import ParitySpec, ParityTestSpec
 from fastvideo_core.errors import ParityError
+from fastvideo_core.loop.base import BranchEstimate, LoopEstimate
 from fastvideo_core.loop.work import StepCost, StepResult
-from fastvideo_testing.contract import ContractError, ModelFamilyContract, family
+from fastvideo_testing.contract import ContractError, ModelFamilyContract, family, kept
+from fastvideo_testing.contract.base import make_requests
 from fastvideo_testing.tiny import denoise
 
 SMALL = {"num_frames": 5, "height": 16, "width": 16}
@@ -50,6 +53,24 @@ def test_a_card_that_names_what_is_not_there_is_caught(fields, why, with_loop):
 def test_a_card_that_json_does_not_give_back_is_caught(with_loop):
     with pytest.raises(ContractError, match="another one after its JSON is read"):
         family.check_card(with_loop(options={"sizes": (1, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("branches", "why"),
+    [
+        (None, "lets interceptors in, and its estimate does not say what its branches are like"),
+        (BranchEstimate(1, 1, 384, 512), "its estimate says num_branches 1; 2 were met"),
+        (BranchEstimate(2, 0, 384, 512), "its estimate says num_components 0; 1 were met"),
+        (BranchEstimate(2, 1, 127, 512), "its estimate says prediction_bytes 127; 128 were met"),
+        (BranchEstimate(2, 1, 384, 1), "its estimate says stream_bytes 1; [0-9]+ were met"),
+        (BranchEstimate(2, 1, 384, 1 << 20), ""),
+    ],
+)
+def test_an_estimate_that_says_too_little_of_branches_is_caught(branches, why, with_loop, made_up):
+    card = with_loop(estimate=made_up("estimate", lambda *given, exact: LoopEstimate((), branches=branches)))
+    (request,) = make_requests(card, {**SMALL, "guidance_scale": 3.0}, 1)
+    with pytest.raises(ContractError, match=why) if why else nullcontext():
+        kept.check_branches(card, request)
 
 
 class Launching(denoise.DenoiseLoop):

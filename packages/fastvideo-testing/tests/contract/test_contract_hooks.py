@@ -163,6 +163,21 @@ def test_states_that_are_not_per_branch_are_caught(cls, why, made_up, tiny_card)
         hooks.check_states(replace(HOLD, implementation=made_up("Cls", cls)), tiny_card, SMALL)
 
 
+class Hoarding(HoldInterceptor):
+    """Keeps three times what it answers from."""
+
+    def record(self, call, states, prediction, *, is_computed):
+        new = super().record(call, states, prediction, is_computed=is_computed)
+        return {name: HoldState(torch.cat([one.prediction_1CTHW] * 3)[:1], one.age) for name, one in new.items()}
+
+
+def test_a_state_that_keeps_more_than_is_declared_is_caught(made_up, tiny_card):
+    spec = replace(HOLD, implementation=made_up("Hoarding", Hoarding))
+    with pytest.raises(ContractError, match="keeps 384 bytes; it declares 1 tensors of 128 bytes each"):
+        hooks.check_states(spec, tiny_card, SMALL)
+    hooks.check_states(replace(spec, num_kept=made_up("three", lambda options: 3)), tiny_card, SMALL)
+
+
 def test_an_error_beyond_the_declared_one_is_caught(tiny_card):
     with pytest.raises(ContractError, match=r"a result is off by .* relative; it declares 1e-06"):
         hooks.check_declared_error(replace(REUSE, declared_error=1e-6), tiny_card, SMALL)
@@ -223,7 +238,7 @@ class Leaky(ReuseInterceptor):
         outcome = super().run_blocks(call, state, blocks, hidden, *inputs)
         if isinstance(state, ReuseState):
             state.added.mul_(0.5)
-        return BlockOutcome(outcome.hidden, outcome.state, outcome.is_computed)
+        return BlockOutcome(outcome.hidden, outcome.state, outcome.computed_share)
 
 
 def test_a_state_that_is_changed_in_place_is_caught(made_up, tiny_card):

@@ -30,7 +30,7 @@ __all__ = [
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _REF = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_REF_FIELDS = ("implementation", "options", "state", "available", "parameters")
+_REF_FIELDS = ("implementation", "options", "state", "num_kept", "available", "parameters")
 
 InterceptorLevel = Literal["step", "block"]
 """`step` answers for the whole model, `block` runs the model's blocks in its own way."""
@@ -135,6 +135,9 @@ class InterceptorSpec(HookedSpec):
         level: Where it stands; see `InterceptorLevel`.
         state: Reference to the class of its state, a dataclass derived from `fastvideo_core.loop.hooks.PluginState`;
             None if it has none.
+        num_kept: Reference to a function that is given the options, and returns how many tensors the state of a branch
+            keeps at the most, each as large as the branch's prediction (`step`) or its stream between blocks (`block`):
+            requests are admitted with these bytes. None stands for one, if there is a state.
         distribution_altering: Whether results differ from those without it; exact requests are refused then.
         declared_error: Largest relative difference of a result that its defaults stay within, measured and tested.
         conflicts_with: Names of interceptors that cannot be on together with it; "*" stands for all others.
@@ -144,6 +147,7 @@ class InterceptorSpec(HookedSpec):
 
     level: InterceptorLevel = "step"
     state: str | None = None
+    num_kept: str | None = None
     distribution_altering: bool = True
     declared_error: float = 0.0
     conflicts_with: tuple[str, ...] = ()

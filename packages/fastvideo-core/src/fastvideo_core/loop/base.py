@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "BranchEstimate",
     "InputCheck",
     "Loop",
     "LoopContext",
@@ -149,6 +150,23 @@ class StepEstimate:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchEstimate:
+    """What the guidance branches of a loop are like, for what interceptors keep of them.
+
+    Attributes:
+        num_branches: Branches of the request.
+        num_components: Models that take turns, such as experts.
+        prediction_bytes: Bytes of what a model predicts for one branch.
+        stream_bytes: Bytes of one branch's stream between two blocks; 0 where no block interceptor is let in.
+    """
+
+    num_branches: int
+    num_components: int
+    prediction_bytes: int
+    stream_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoopEstimate:
     """What a whole loop will need, from shapes alone; the upper end where it depends on content.
 
@@ -160,6 +178,7 @@ class LoopEstimate:
         cache_blocks: Most blocks of each cache.
         chunk_blocks: Blocks of each cache that one more chunk of a stream's past takes, where it is kept.
         behavior_bytes: Bytes that it keeps on top, to the request's end, of a rollout.
+        branches: What its guidance branches are like; None for a loop that lets no interceptor in.
     """
 
     steps: tuple[StepEstimate, ...]
@@ -169,6 +188,7 @@ class LoopEstimate:
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
     chunk_blocks: Mapping[str, int] = field(default_factory=dict)
     behavior_bytes: int = 0
+    branches: BranchEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ handed to it and comes back with the step's result, and becomes valid when the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fastvideo_core.loop.work import BatchKey, PluginWork, StepCost, WorkPlan
@@ -62,6 +62,7 @@ class StepView:
         cost: What the step states that it takes, for the cost model.
         device: The device that it runs on, as torch names it.
         is_shared: Whether other requests may take its result in place of a step of their own.
+        interceptors: Names of the interceptors that stand at it.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class StepView:
     cost: StepCost
     device: str = "cpu"
     is_shared: bool = False
+    interceptors: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plan: WorkPlan[Any], device: str = "cpu") -> StepView:
@@ -90,6 +92,7 @@ class StepView:
             plan.resources.cost,
             device,
             plan.cache.result_key is not None,
+            () if plan.plugins is None else tuple(plan.plugins.options),
         )
 
 
@@ -99,13 +102,18 @@ class ResultView:
 
     Attributes:
         is_finite: Whether all of it is finite.
-        is_computed: Whether the model computed it; else an interceptor answered.
+        computed_share: How much of what the step states was computed; interceptors make it less than 1.
         scalars: The step's host numbers.
     """
 
     is_finite: bool
-    is_computed: bool
+    computed_share: float
     scalars: Mapping[str, float]
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all of it was computed."""
+        return self.computed_share == 1
 
 
 class Observer(Protocol):
@@ -219,12 +227,12 @@ class BlockOutcome:
     Attributes:
         hidden: The stream after the last block.
         state: Its new state for this branch; None leaves it as it was.
-        is_computed: Whether all blocks ran.
+        computed_share: How many of the blocks ran, of all: from 0 to 1.
     """
 
     hidden: torch.Tensor
     state: PluginState | None
-    is_computed: bool = True
+    computed_share: float = 1.0
 
 
 class BlockInterceptor(Protocol):
@@ -263,12 +271,12 @@ class BranchesOutcome:
     Attributes:
         hidden: The stream after the last block, with a row for each branch.
         states: The new state of each branch; None leaves it as it was.
-        is_computed: Whether all blocks ran for all of them.
+        computed_share: How many of the blocks of all branches ran, of all: from 0 to 1.
     """
 
     hidden: torch.Tensor
     states: Sequence[PluginState | None]
-    is_computed: bool = True
+    computed_share: float = 1.0
 
 
 class BranchesInterceptor(BlockInterceptor, Protocol):
@@ -340,17 +348,23 @@ class RunHooks:
     Attributes:
         options: Options by interceptor.
         max_batch: Most plans in a call with one of these; None sets no limit.
+        signature: Text that requests of one loop have in common whose interceptors have the same options: they are
+            expected to leave out as much as each other.
+        num_kept: Most tensors that the states of a branch keep, by what each is as large as: the branch's prediction
+            (`step`), or its stream between blocks (`block`).
     """
 
     options: Mapping[str, Any]
     max_batch: int | None = None
+    signature: str = ""
+    num_kept: Mapping[HookLevel, float] = field(default_factory=dict)
 
     def attach(self, plan: WorkPlan[Any], state: Any) -> WorkPlan[Any]:
         """Return a plan with the interceptors' options and states."""
         max_batch = plan.max_batch
         if self.max_batch is not None:
             max_batch = self.max_batch if max_batch is None else min(max_batch, self.max_batch)
-        return replace(plan, plugins=PluginWork(self.options, state.plugin_state), max_batch=max_batch)
+        return replace(plan, plugins=PluginWork(self.options, state.plugin_state, self.signature), max_batch=max_batch)
 
 
 def supports_hooks(*levels: HookLevel) -> Callable[[_BodyT], _BodyT]:

@@ -110,6 +110,12 @@ class StepCost:
         """Return the cost of one call that runs `num_plans` such steps."""
         return StepCost(self.flops * num_plans, self.weight_bytes, self.activation_bytes * num_plans)
 
+    def scaled(self, share: float) -> StepCost:
+        """Return the cost of a step of which only a share was computed."""
+        if share == 1:
+            return self
+        return StepCost(self.flops * share, self.weight_bytes * share, self.activation_bytes * share)
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
@@ -211,10 +217,12 @@ class PluginWork:
     Attributes:
         options: Options by interceptor.
         states: States by interceptor, then by component and branch.
+        signature: Tells requests with equal options from others; see `RunHooks.signature`.
     """
 
     options: Mapping[str, Any]
     states: Mapping[str, Mapping[str, Any]]
+    signature: str = ""
 
 
 @dataclass(slots=True)
@@ -276,7 +284,7 @@ class StepResult(Generic[ValuesT]):
         behavior: What the rollout profile captured, typed by the loop's `behavior_schema`.
         plugin_states: New states of interceptors, by interceptor, then by component and branch; they become valid when
             the step is committed. None where there are none.
-        is_computed: Whether the step took the compute that its plan speaks of; else an interceptor answered.
+        computed_share: How much of the compute that its plan speaks of the step took; interceptors make it less than 1.
     """
 
     values: ValuesT
@@ -285,7 +293,12 @@ class StepResult(Generic[ValuesT]):
     chunks: tuple[StreamChunk, ...] = ()
     behavior: Any = None
     plugin_states: Mapping[str, Mapping[str, Any]] | None = None
-    is_computed: bool = True
+    computed_share: float = 1.0
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all of it was computed."""
+        return self.computed_share == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class Engine(HeldEngine):
         self.costs = CostModel.for_device(str(instance.device), chosen.costs_file)
         self.caches = CachePools(instance.card, budgets=chosen.caches)
         offers = Offers(instance.card, self.costs)
+        self._pricing = offers.pricing
         scheduler = Scheduler(
             config,
             Limits(
@@ -115,7 +116,7 @@ class Engine(HeldEngine):
             on_cancelled=None if store is None else self._keep,
             rebuild=None if reload is None else self._rebuild,
         )
-        parts = EngineParts(lambda: self.instance, self._control, scheduler, self.caches, self.costs)
+        parts = EngineParts(lambda: self.instance, self._control, scheduler, self.caches, offers.pricing)
         self._sessions = SessionHost(parts, chosen.sessions)
 
     @classmethod
@@ -424,7 +425,7 @@ class Engine(HeldEngine):
 
     def _price(self, active: Active, instance: ModelInstance) -> None:
         """Fill in what a request needs and hand it to the scheduler, on the control plane's thread."""
-        estimate = estimate_request(active.run.prepared, instance.view, self.costs)
+        estimate = estimate_request(active.run.prepared, instance.view, self._pricing, active.run.run_hooks)
         job = active.job
         job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
         job.cache_blocks, job.remaining_s = estimate.cache_blocks, estimate.seconds

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from fastvideo_core.card import resolve_ref
 from fastvideo_core.loop.base import LoopEstimate, LoopEstimator, ModelView
-from fastvideo_core.loop.work import BatchKey, StepCost
-from fastvideo_core.program.base import ArtifactNode, ModelLoopNode
+from fastvideo_core.loop.hooks import RunHooks
+from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs
+from fastvideo_core.runtime.pricing import Pricing
 
-__all__ = ["CostSource", "NodeEstimate", "RequestEstimate", "estimate_request"]
+__all__ = ["HooksOf", "NodeEstimate", "RequestEstimate", "estimate_node", "estimate_request", "plugin_bytes"]
 
-
-class CostSource(Protocol):
-    """Predicts the seconds of calls; `fastvideo_core.cost.CostModel` is one."""
-
-    def predict(self, key: BatchKey, cost: StepCost, num_plans: int = 1) -> float:
-        """Return the predicted seconds of one call of `num_plans` equal plans."""
-        ...
-
-    def observe(self, key: BatchKey, cost: StepCost, num_plans: int, seconds: float) -> None:
-        """Learn from a measured call."""
-        ...
+HooksOf = Callable[[str], RunHooks | None]
+"""Given a loop, returns what the plans of a request carry there for interceptors; None if nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +66,39 @@ class RequestEstimate:
     nodes: Mapping[str, NodeEstimate] = field(default_factory=dict)
 
 
-def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSource) -> RequestEstimate:
-    """Add up what the loops of a request say.
+def estimate_request(
+    prepared: PreparedRequest, view: ModelView, pricing: Pricing, hooks_of: HooksOf = lambda _: None
+) -> RequestEstimate:
+    """Add up what the loops of a request say, and what interceptors keep in their states.
 
     Nodes of one depth may run side by side, and all results stay to the end.
+
+    Args:
+        prepared: The request.
+        view: The model.
+        pricing: Prices steps.
+        hooks_of: Tells what the request's plans carry for interceptors.
 
     Raises:
         InputError: A loop refuses the request.
         ExecutionError: A loop's estimate fails.
     """
-    loops = {node.node_id: _estimate(node, prepared, view) for node in prepared.nodes if _is_loop(node)}
+    loops = {
+        node.node_id: estimate_node(node, prepared, view) for node in prepared.nodes if isinstance(node, ModelLoopNode)
+    }
     depths = _depths(prepared)
     resident: dict[int, int] = {}
     blocks: Counter[str] = Counter()
     chunk_blocks: Counter[str] = Counter()
+    hooks = {node.node_id: hooks_of(node.loop) for node in prepared.nodes if isinstance(node, ModelLoopNode)}
     for node_id, loop in loops.items():
-        resident[depths[node_id]] = resident.get(depths[node_id], 0) + loop.resident_bytes
+        own = loop.resident_bytes + plugin_bytes(loop, hooks[node_id])
+        resident[depths[node_id]] = resident.get(depths[node_id], 0) + own
         blocks.update(loop.cache_blocks)
         chunk_blocks.update(loop.chunk_blocks)
     is_rollout = prepared.request.outputs.capture_behavior
     kept = sum(loop.result_bytes + is_rollout * loop.behavior_bytes for loop in loops.values())
-    nodes = {name: _node(loop, costs) for name, loop in loops.items()}
+    nodes = {name: _node(loop, pricing, hooks[name]) for name, loop in loops.items()}
     return RequestEstimate(
         resident_bytes=kept + max(resident.values(), default=0),
         peak_bytes=max((loop.peak_bytes for loop in loops.values()), default=0),
@@ -106,16 +110,36 @@ def estimate_request(prepared: PreparedRequest, view: ModelView, costs: CostSour
     )
 
 
-def _node(loop: LoopEstimate, costs: CostSource) -> NodeEstimate:
-    seconds = sum(step.num_steps * costs.predict(step.batch_key, step.cost) for step in loop.steps)
+def plugin_bytes(loop: LoopEstimate, hooks: RunHooks | None) -> int:
+    """Return the most bytes that interceptors keep in the state of a loop.
+
+    Each component that takes its turn has states of its own; those that a step makes stand beside the ones before it
+    until it is committed.
+
+    Args:
+        loop: What the loop says.
+        hooks: What its plans carry; None if no interceptor stands at it.
+    """
+    if hooks is None or loop.branches is None:
+        return 0
+    one = loop.branches
+    sizes = {"step": one.prediction_bytes, "block": one.stream_bytes}
+    kept = sum(number * sizes[level] for level, number in hooks.num_kept.items())
+    return math.ceil(one.num_branches * (one.num_components + 1) * kept)
+
+
+def _node(loop: LoopEstimate, pricing: Pricing, hooks: RunHooks | None) -> NodeEstimate:
+    seconds = sum(step.num_steps * pricing.kind_s(step, hooks) for step in loop.steps)
     return NodeEstimate(seconds, sum(step.num_steps for step in loop.steps), loop.cache_blocks)
 
 
-def _is_loop(node: ModelLoopNode | ArtifactNode) -> bool:
-    return isinstance(node, ModelLoopNode)
+def estimate_node(node: ModelLoopNode, prepared: PreparedRequest, view: ModelView) -> LoopEstimate:
+    """Return what the loop of a node says that it will need; nothing of one that says nothing, or will not run.
 
-
-def _estimate(node: Any, prepared: PreparedRequest, view: ModelView) -> LoopEstimate:
+    Raises:
+        InputError: The loop refuses the request.
+        ExecutionError: Its estimate fails.
+    """
     spec = prepared.card.loops[node.loop]
     is_skipped = node.requires_input is not None and prepared.inputs.get(node.requires_input) is None
     if spec.estimate is None or is_skipped:

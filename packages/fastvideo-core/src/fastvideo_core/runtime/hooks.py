@@ -5,6 +5,7 @@ A loop that nobody observes or intercepts keeps its step body as it is: what is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from fastvideo_core.loop.hooks import (
     BranchesInterceptor,
     BranchesOutcome,
     BranchesRunner,
+    HookLevel,
     Observer,
     Prediction,
     ResultView,
@@ -61,9 +63,10 @@ class _Intercepting:
 
     name: str
     plugin: str
-    level: str
+    level: HookLevel
     interceptor: Any
     state: type[Any] | None
+    num_kept: Callable[[Any], float]
 
 
 def loop_carriers(one: Enabled[InterceptorSpec], card: ModelCard) -> tuple[str, ...]:
@@ -157,8 +160,19 @@ class InstanceHooks:
         limits = [one.spec.max_batch for one in here if one.spec.max_batch is not None]
         if limits and (own := self._card.loops[loop_id].max_batch) is not None:
             limits.append(own)
-        names = [one.spec.name for one in here]
-        return RunHooks({name: options[name] for name in names}, min(limits, default=None))
+        chosen = {one.spec.name: options[one.spec.name] for one in here}
+        return RunHooks(chosen, min(limits, default=None), _signature(chosen), self._num_kept(chosen))
+
+    def _num_kept(self, options: Mapping[str, Any]) -> dict[HookLevel, float]:
+        """Return how many tensors interceptors keep with some options, by what each is as large as."""
+        kept: dict[HookLevel, float] = {}
+        for name, chosen in options.items():
+            one = self._interceptors[name]
+            number = _asked(one, one.num_kept, chosen)
+            if not isinstance(number, (int, float)) or not 0 <= number < math.inf:
+                raise PluginError(f"{_name(one)} says that a state keeps {number!r} tensors; allowed: 0 or more")
+            kept[one.level] = kept.get(one.level, 0.0) + number
+        return kept
 
     def close(self) -> None:
         """Let the observers write what they have.
@@ -188,7 +202,22 @@ def _intercepting(one: Enabled[InterceptorSpec]) -> _Intercepting:
         raise PluginError(
             f"{one.plugin}: state of {one.spec.name!r}, {one.spec.state!r}, is not derived of PluginState"
         )
-    return _Intercepting(one.spec.name, one.plugin, one.spec.level, _make(one), state)
+    num_kept = _one if state is not None else _none
+    if one.spec.num_kept is not None:
+        num_kept = resolve_plugin_ref(one.plugin, one.spec, "num_kept")
+    return _Intercepting(one.spec.name, one.plugin, one.spec.level, _make(one), state, num_kept)
+
+
+def _one(_: Any) -> float:
+    return 1.0
+
+
+def _none(_: Any) -> float:
+    return 0.0
+
+
+def _signature(options: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name} {one.model_dump_json() if one is not None else ''}" for name, one in options.items())
 
 
 def _make(one: Enabled[Any]) -> Any:
@@ -232,7 +261,7 @@ class _HookedBody:
         if self._observers:
             seconds = time.perf_counter() - started_at
             results = check_finite(results)
-            seen = [ResultView(one.is_finite is not False, one.is_computed, one.scalars) for one in results]
+            seen = [ResultView(one.is_finite is not False, one.computed_share, one.scalars) for one in results]
             for one in self._observers:
                 _told(one, one.observer.step_finished, views, seen, seconds)
         return results
@@ -290,7 +319,7 @@ class _CallHooks:
         self._views = views
         self._works = [plan.plugins for plan in plans]
         self._states: list[dict[str, dict[str, PluginState]]] = [{} for _ in plans]
-        self._skipped: set[int] = set()
+        self._shares: dict[int, list[float]] = {}
         self._wanted: Sequence[Prediction] = ()
         if any(work is None for work in self._works):
             raise PluginError(f"{plans[0].where()} was planned without the interceptors that are on")
@@ -309,7 +338,7 @@ class _CallHooks:
         self._wanted = wanted
         found = {index: answer for index, one in enumerate(wanted) if (answer := self._answer(index, one)) is not None}
         left = [index for index in range(len(wanted)) if index not in found]
-        self._skipped.update(found)
+        self._shares |= {index: [0.0] for index in found}
         if left:
             found |= dict(zip(left, compute(left), strict=True))
         for index, one in enumerate(wanted):
@@ -366,16 +395,22 @@ class _CallHooks:
         outcome: BlockOutcome | BranchesOutcome,
     ) -> torch.Tensor:
         self._keep(index, one, {key: state for key, state in zip(keys, states, strict=True) if state is not None})
-        if not outcome.is_computed:
-            self._skipped.add(index)
+        share = outcome.computed_share
+        if not 0 <= share <= 1:
+            raise PluginError(f"{_name(one)} says that a share of {share} of the blocks ran; allowed: 0 to 1")
+        self._shares.setdefault(index, []).append(share)
         return outcome.hidden
 
     def completed(self, results: Sequence[StepResult[Any]]) -> list[StepResult[Any]]:
         """Return results with the interceptors' new states."""
         return [
-            replace(result, plugin_states=states or None, is_computed=index not in self._skipped)
+            replace(result, plugin_states=states or None, computed_share=self._share(index))
             for index, (result, states) in enumerate(zip(results, self._states, strict=True))
         ]
+
+    def _share(self, index: int) -> float:
+        shares = self._shares.get(index, [1.0])
+        return sum(shares) / len(shares)
 
     def _answer(self, index: int, wanted: Prediction) -> torch.Tensor | None:
         for one in self._steps:

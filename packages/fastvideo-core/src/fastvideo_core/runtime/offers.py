@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.cost import mean_cost
 from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkKind, WorkPlan
-from fastvideo_core.runtime.estimate import CostSource
+from fastvideo_core.runtime.pricing import CostSource, Pricing
 from fastvideo_core.runtime.run import HostWork
 from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
 from fastvideo_core.runtime.steps import CallOutcome
@@ -28,10 +27,13 @@ class Offers:
     Args:
         card: The card whose loops run.
         costs: Predicts seconds.
+
+    Attributes:
+        pricing: Prices the plans.
     """
 
     def __init__(self, card: ModelCard, costs: CostSource) -> None:
-        self._costs = costs
+        self.pricing = Pricing(costs)
         self._groups: dict[BatchKey, int] = {}
         self._num_groups = 0
         self._max_batch = {name: spec.max_batch for name, spec in card.loops.items()}
@@ -55,7 +57,7 @@ class Offers:
             job,
             self._group(wish),
             patience_at,
-            self._costs.predict(wish.batch_key, resources.cost),
+            self.pricing.plan_s(wish),
             resources.peak_bytes,
             1 << 30 if most is None else most,
             wish.placement.pool,
@@ -70,7 +72,7 @@ class Offers:
         wish = step.handle[1]
         if isinstance(wish, HostWork):
             return HOST_S
-        return self._costs.predict(wish.batch_key, wish.resources.cost, num_plans)
+        return self.pricing.plan_s(wish, num_plans)
 
     def can_batch(self, one: ReadyStep, other: ReadyStep) -> bool:
         """Tell whether two steps of one group may share a call."""
@@ -88,9 +90,7 @@ class Offers:
     def measured(self, batch: Batch, outcome: CallOutcome) -> None:
         """Let the cost model learn from a call that went as it should."""
         if outcome.is_clean:
-            plans = [step.handle[1] for step in batch.steps]
-            cost = mean_cost([plan.resources.cost for plan in plans])
-            self._costs.observe(plans[0].batch_key, cost, len(plans), outcome.seconds)
+            self.pricing.learn([step.handle[1] for step in batch.steps], outcome.results(), outcome.seconds)
 
     def _group(self, plan: WorkPlan[Any]) -> int:
         key = plan.batch_key

@@ -368,7 +368,7 @@ class RequestRun:
         else:
             attach_slabs(saved.state, self._slabs)
         run: LoopRun[Any] = LoopRun(
-            loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id, hooks=self._run_hooks(node.loop)
+            loop, saved.state, scope=scope, cancel=self.cancel, node_id=node.node_id, hooks=self.run_hooks(node.loop)
         )
         run.num_committed = saved.num_committed
         del saved
@@ -387,7 +387,8 @@ class RequestRun:
             self.num_made[node.node_id] = run.num_committed
             self.loop_runs.pop(node.node_id, None)
 
-    def _run_hooks(self, loop_id: str) -> RunHooks | None:
+    def run_hooks(self, loop_id: str) -> RunHooks | None:
+        """Return what the plans of a loop of its carry for interceptors; None if nothing."""
         assert self._instance is not None, "a request that has ended runs no node"
         return None if self._instance.hooks is None else self._instance.hooks.run_hooks(loop_id, self._plugin_options)
 

@@ -42,6 +42,10 @@ class CallOutcome:
     seconds: float
     is_clean: bool
 
+    def results(self) -> list[StepResult[Any]]:
+        """Return the results; of a clean call there is one for each plan."""
+        return [one for one in self.outcomes if isinstance(one, StepResult)]
+
 
 class _StepContext:
     """Routes taps to the observer, if there is one, and offers what runs blocks."""
@@ -86,8 +90,7 @@ def run_call(
     runner = None if compiler is None or tap is not None else compiler.runner(plans)
     outcomes, is_clean = _run(instance, plans, tap, runner)
     is_cold = runner is not None and runner.is_cold
-    is_whole = all(isinstance(one, StepResult) and one.is_computed for one in outcomes)
-    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean and is_whole and not is_cold)
+    return CallOutcome(outcomes, time.perf_counter() - started_at, is_clean and not is_cold)
 
 
 def _run(

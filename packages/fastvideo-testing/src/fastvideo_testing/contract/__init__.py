@@ -8,7 +8,8 @@ One class a kind, of which a plugin's tests derive, overriding one fixture:
     AttentionContract     spec: its AttentionBackendSpec
     TransportContract     spec: its TransportSpec
 
-The promises themselves are functions in `family`, `hooks`, `attention` and `transport`, which raise `ContractError`.
+The promises themselves are functions in `family`, `hooks`, `kept`, `attention` and `transport`, which raise
+`ContractError`.
 """
 
 from fastvideo_testing.contract.base import ContractError

@@ -15,7 +15,7 @@ from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_testing.gate import make_plan
 from fastvideo_testing.gate.pool import run_alone
 
-__all__ = ["ContractError", "latents_of", "load", "make_requests", "numbers_of", "relative_error"]
+__all__ = ["ContractError", "guided", "latents_of", "load", "make_requests", "numbers_of", "relative_error"]
 
 
 class ContractError(AssertionError):
@@ -30,6 +30,13 @@ def load(card: ModelCard, hooks: InstanceHooks | None = None) -> ModelInstance:
 def make_requests(card: ModelCard, parameters: Mapping[str, Any], count: int = 2) -> Sequence[PreparedRequest]:
     """Make requests of a card's default task that differ in prompt, seed, number of steps and guidance."""
     return make_plan(card, parameters=parameters, num_survivors=count, num_cancelled=0, faults=()).requests
+
+
+def guided(card: ModelCard) -> dict[str, Any]:
+    """Return what makes a request guided, on a card that has guidance and does not pin it."""
+    task = card.task(card.capabilities.default_task)
+    pinned = any("guidance_scale" in loop.pinned for loop in card.loops.values())
+    return {"guidance_scale": 3.0} if "guidance_scale" in task.parameters and not pinned else {}
 
 
 def latents_of(instance: ModelInstance, request: PreparedRequest) -> np.ndarray[Any, Any]:

@@ -18,7 +18,8 @@ from fastvideo_core.loop.state import PluginState
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.prepare import plugin_options
 from fastvideo_core.runtime.run import RequestRun
-from fastvideo_testing.contract.base import ContractError, latents_of, load, make_requests, relative_error
+from fastvideo_testing.contract.base import ContractError, guided, latents_of, load, make_requests, relative_error
+from fastvideo_testing.contract.kept import check_kept
 from fastvideo_testing.gate import GateError, Mode, run_gate
 from fastvideo_testing.gate.pool import Pool
 from fastvideo_testing.samples import extensions_of
@@ -82,9 +83,10 @@ def check_hook_gate(spec: InterceptorSpec | ObserverSpec, card: ModelCard, param
 
 
 def check_states(spec: InterceptorSpec, card: ModelCard, parameters: Mapping[str, Any]) -> None:
-    """What it remembers is in the request's state, of the class that it declares, for each branch apart."""
-    pool = _LookingPool(load(card, _hooks(spec, card)))
-    (request,) = make_requests(card, {**parameters, **_guided(card)}, 1)
+    """What it remembers is in the request's state, of its class, for each branch apart, and as much as it declares."""
+    hooks = _hooks(spec, card)
+    pool = _LookingPool(load(card, hooks))
+    (request,) = make_requests(card, {**parameters, **guided(card)}, 1)
     pool.run([request])
     keys = {key for states in pool.seen for key in states.get(spec.name, {})}
     if spec.state is None:
@@ -94,11 +96,13 @@ def check_states(spec: InterceptorSpec, card: ModelCard, parameters: Mapping[str
     if not keys:
         raise ContractError(f"{spec.name}: declares a state, and after a whole request there is none")
     branches = {key.rpartition("/")[2] for key in keys}
-    if len(branches) < 2 and _guided(card):
+    if len(branches) < 2 and guided(card):
         raise ContractError(f"{spec.name}: a guided request has states of {', '.join(sorted(branches))} alone")
     shared = _shared_tensors([states.get(spec.name, {}) for states in pool.seen])
     if shared:
         raise ContractError(f"{spec.name}: branches share memory in their states: {', '.join(sorted(shared))}")
+    options = plugin_options(request, hooks.extensions)[spec.name]
+    check_kept(spec, card, request, options, [states.get(spec.name, {}) for states in pool.seen])
 
 
 def check_declared_error(spec: InterceptorSpec, card: ModelCard, parameters: Mapping[str, Any]) -> None:
@@ -184,13 +188,6 @@ def _check_state_class(spec: InterceptorSpec) -> None:
         raise ContractError(f"{spec.name}: state {spec.state!r} is no dataclass derived of PluginState")
     if "__slots__" not in vars(state):
         raise ContractError(f"{spec.name}: state {spec.state!r} has no slots, so that it could hold hidden state")
-
-
-def _guided(card: ModelCard) -> dict[str, Any]:
-    """Return what makes a request guided, on a card that has guidance and does not pin it."""
-    task = card.task(card.capabilities.default_task)
-    pinned = any("guidance_scale" in loop.pinned for loop in card.loops.values())
-    return {"guidance_scale": 3.0} if "guidance_scale" in task.parameters and not pinned else {}
 
 
 class _LookingPool(Pool):

@@ -16,7 +16,8 @@ import pytest
 
 from fastvideo_core.card import ModelCard, resolve_ref
 from fastvideo_core.extend import AttentionBackendSpec, InterceptorSpec, ObserverSpec, TransportSpec
-from fastvideo_testing.contract import attention, family, hooks, transport
+from fastvideo_testing.contract import attention, family, hooks, kept, transport
+from fastvideo_testing.contract.base import guided, make_requests
 
 __all__ = [
     "AttentionContract",
@@ -70,6 +71,11 @@ class ModelFamilyContract:
     def test_costs_grow_and_are_near_what_is_counted(self, card: ModelCard) -> None:
         """See `family.check_costs`."""
         family.check_costs(card, self.parameters, self.larger, factor=self.cost_factor)
+
+    def test_it_says_what_interceptors_will_meet(self, card: ModelCard) -> None:
+        """See `kept.check_branches`."""
+        (request,) = make_requests(card, {**self.parameters, **guided(card)}, 1)
+        kept.check_branches(card, request)
 
     def test_declared_parity_runs_and_holds(self, card: ModelCard) -> None:
         """See `family.check_parity`."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastvideo_core.card import LoopSpec
-from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
+from fastvideo_core.loop.base import BranchEstimate, LoopEstimate, ModelView, StepEstimate
 from fastvideo_core.loop.behavior import behavior_bytes
 from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
@@ -72,7 +72,7 @@ def estimate_denoise(
     length, num_rows = int(options["text_length"]), len(guidance.branches)
     indices = range(schedule.begin, schedule.num_steps)
     experts = [guidance.experts.route(schedule.timestep_values[index], index).component for index in indices]
-    steps, kept, peak = [], 0, 0
+    steps, kept, peak, stream = [], 0, 0, 0
     for name in dict.fromkeys(experts):
         config = model.config(name)
         context = context_needs(config, length, num_rows, length=length)
@@ -83,6 +83,7 @@ def estimate_denoise(
         ]
         tokens = num_video_tokens(config, dict(step.shape.dims))
         kept += context.resident_bytes + 2 * _FLOAT_BYTES * tokens * config.attention_head_dim
+        stream = max(stream, _FLOAT_BYTES * tokens * config.inner_dim)
         peak = max(peak, context.peak_bytes, step.peak_bytes)
     sample = _FLOAT_BYTES * math.prod(shape)
     num_noises = sum(sampler.needs_noise(schedule, index) for index in indices)
@@ -90,7 +91,12 @@ def estimate_denoise(
     resident = kept + sample * (2 + schedule.order + num_noises + 2)
     behavior = behavior_bytes(len(indices), sample)
     return LoopEstimate(
-        tuple(steps), resident_bytes=resident, peak_bytes=peak, result_bytes=sample, behavior_bytes=behavior
+        tuple(steps),
+        resident_bytes=resident,
+        peak_bytes=peak,
+        result_bytes=sample,
+        behavior_bytes=behavior,
+        branches=BranchEstimate(num_rows, len(set(experts)), sample, stream),
     )
 
 

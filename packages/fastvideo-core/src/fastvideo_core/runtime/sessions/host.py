@@ -24,10 +24,11 @@ from fastvideo_core.runtime.accept import check_fits, make_job
 from fastvideo_core.runtime.active import Active
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable.base import RunningNode
-from fastvideo_core.runtime.estimate import CostSource, estimate_request
+from fastvideo_core.runtime.estimate import estimate_request
 from fastvideo_core.runtime.host import check_request
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest
+from fastvideo_core.runtime.pricing import Pricing
 from fastvideo_core.runtime.run import RequestRun
 from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sessions.base import SessionLimits, SessionOptions, SessionState
@@ -52,14 +53,14 @@ class EngineParts:
         control: The control plane.
         scheduler: The scheduler, on the control plane's thread only.
         caches: The card's caches.
-        costs: What steps take.
+        pricing: Prices steps.
     """
 
     instance: Callable[[], ModelInstance]
     control: ControlPlane
     scheduler: Scheduler
     caches: CachePools
-    costs: CostSource
+    pricing: Pricing
 
 
 class SessionHost:
@@ -309,7 +310,7 @@ class SessionHost:
 
     def _accept(self, leg: Active, instance: ModelInstance, history: int) -> None:
         """Price a leg and hand it to the scheduler, on the control plane."""
-        estimate = estimate_request(leg.run.prepared, instance.view, self._parts.costs)
+        estimate = estimate_request(leg.run.prepared, instance.view, self._parts.pricing, leg.run.run_hooks)
         job = leg.job
         job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
         job.cache_blocks = {
