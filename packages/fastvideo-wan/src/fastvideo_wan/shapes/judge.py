@@ -50,6 +50,10 @@ class Verdict:
         size_drift: Largest deviation of the object's diameter from its median over the clip, relative.
         stray: Largest part of a frame that differs from the background away from the object, 0 to 1.
         is_whole: The object is in every frame, away from the border, and its outline fits a shape.
+        travel: How far the object gets from the first frame to the last, in the frame's shorter sides; 0 if it is not
+            in every frame.
+        off_centre: How far the middle of its way is from the frame's, in the frame's shorter sides; 1 if there is no
+            object.
     """
 
     colour: str | None
@@ -59,6 +63,8 @@ class Verdict:
     size_drift: float
     stray: float
     is_whole: bool
+    travel: float = 0.0
+    off_centre: float = 1.0
 
     @property
     def is_clean(self) -> bool:
@@ -107,14 +113,17 @@ def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor, *, is_wrapped:
     size = frames.shape[1:3]
     shapes, fits = zip(*[_outline(sight) for sight in seen], strict=True)
     diameters = np.sqrt([sight.area for sight in seen])
+    centres = _centres(seen, size, is_wrapped)
     return Verdict(
         colour=_nearest(np.median([sight.colour for sight in seen], axis=0), COLOURS, max_distance=0.3),
         shape=_majority(shapes),
-        direction=_direction(_centres(seen, size, is_wrapped), min(size)) if len(seen) == len(sights) else None,
+        direction=_direction(centres, min(size)) if len(seen) == len(sights) else None,
         background=name,
         size_drift=float(np.abs(diameters / np.median(diameters) - 1).max()),
         stray=max(sight.stray for sight in seen),
         is_whole=len(seen) == len(sights) and min(fits) >= MIN_OUTLINE and not any(map(_touches_border, seen)),
+        travel=_travel(centres, min(size)) if len(seen) == len(sights) else 0.0,
+        off_centre=float(np.linalg.norm(centres.mean(0) - np.array([size[1], size[0]]) / 2) / min(size)),
     )
 
 
@@ -236,13 +245,25 @@ def _direction(centres: npt.NDArray[np.float64], side: int) -> str | None:
     if len(centres) == 1:
         return "still"
     times = np.linspace(-0.5, 0.5, len(centres))
-    travel = 12 * (times[:, None] * (centres - centres.mean(0))).mean(0) * (len(centres) - 1) / (len(centres) + 1)
+    travel = _fitted_travel(centres)
     deviation = np.linalg.norm(centres - centres.mean(0) - times[:, None] * travel, axis=1).max()
     if deviation > MIN_TRAVEL * side:
         return None
     if np.linalg.norm(travel) < MIN_TRAVEL * side:
         return "still"
     return DIRECTIONS[round(math.atan2(travel[1], travel[0]) / (math.pi / 4)) % 8]
+
+
+def _fitted_travel(centres: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the way (x, y) from the first frame to the last of the straight line that fits the centres best."""
+    times = np.linspace(-0.5, 0.5, len(centres))
+    slope = 12 * (times[:, None] * (centres - centres.mean(0))).mean(0)
+    return np.asarray(slope * (len(centres) - 1) / (len(centres) + 1))
+
+
+def _travel(centres: npt.NDArray[np.float64], side: int) -> float:
+    """Return how far the object gets, in sides of the frame; a single frame shows no way."""
+    return float(np.linalg.norm(_fitted_travel(centres)) / side) if len(centres) > 1 else 0.0
 
 
 def _nearest(colour: Array, table: dict[str, tuple[int, int, int]], *, max_distance: float) -> str | None:

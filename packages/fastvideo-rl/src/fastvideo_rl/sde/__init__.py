@@ -1,0 +1,1 @@
+"""Samplers that draw noise in their steps, so that a transition has a density."""

@@ -1,0 +1,54 @@
+"""A small Wan model, its engine with the stochastic samplers, and prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastvideo_core.extend.extensions import Extensions
+from fastvideo_core.runtime.catalog import Catalog
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
+from fastvideo_core.runtime.scheduler.base import SchedulerConfig
+from fastvideo_rl.program import TrainingProgram
+from fastvideo_rl.rollout.roller import Roller
+from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
+
+SIZE = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 4, "guidance_scale": 1.0}
+"""Parameters of small, quick samples."""
+
+
+@pytest.fixture(scope="session")
+def size():
+    return dict(SIZE)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return build_wan_checkpoint(tmp_path_factory.mktemp("rl") / "t2v", "t2v")
+
+
+@pytest.fixture(scope="session")
+def extensions():
+    return Extensions.load(
+        {"method.fastvideo": {}, "reward.fastvideo": {}, "reward.shapes": {}, "sampler.sde": {}}, strict=True
+    )
+
+
+@pytest.fixture(scope="session")
+def card(folder):
+    return Catalog.installed().read_folder(folder)
+
+
+def open_engine(card, extensions, **scheduler):
+    config = SchedulerConfig(**{"max_running": 64, **scheduler})
+    return Engine.open(card, extensions=extensions, options=RuntimeOptions(scheduler=config))
+
+
+@pytest.fixture(scope="module")
+def engine(card, extensions):
+    with open_engine(card, extensions) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def roller(engine):
+    return Roller(engine, TrainingProgram.of(engine.card))

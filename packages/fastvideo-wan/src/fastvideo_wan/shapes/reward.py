@@ -1,0 +1,104 @@
+"""The judge as rewards: prompt following, fast motion, and exact centring, each from 0 to 1.
+
+What a prompt asks for is read from its words, so that a prompt alone is enough.
+
+Shape letters: F, Y, X pixel frames, rows, columns; 3 RGB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fastvideo_wan.shapes.captions import COLOUR_WORDS, MOTION_WORDS, SHAPE_WORDS
+from fastvideo_wan.shapes.judge import Verdict, judge_clip
+
+__all__ = ["CentreReward", "PromptReward", "SpeedOptions", "SpeedReward", "Wanted", "read_prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a prompt asks for; None for what it does not say.
+
+    Attributes:
+        colour: Key of `captions.COLOUR_WORDS`.
+        shape: Key of `captions.SHAPE_WORDS`.
+        motion: Key of `captions.MOTION_WORDS`.
+    """
+
+    colour: str | None
+    shape: str | None
+    motion: str | None
+
+
+def read_prompt(prompt: str) -> Wanted:
+    """Return what a prompt asks for. Of several phrases for a motion the longest counts."""
+    text = " ".join(prompt.lower().split())
+    return Wanted(_found(text, COLOUR_WORDS), _found(text, SHAPE_WORDS), _found(text, MOTION_WORDS))
+
+
+def _found(text: str, words: Mapping[str, Sequence[str]]) -> str | None:
+    phrases = sorted(((phrase, name) for name, some in words.items() for phrase in some), key=lambda one: -len(one[0]))
+    return next((name for phrase, name in phrases if re.search(rf"\b{re.escape(phrase)}\b", text)), None)
+
+
+class PromptReward:
+    """The share of what a prompt says of colour, shape and direction that the sample shows."""
+
+    def __init__(self, options: None) -> None:
+        del options
+
+    def score(self, samples: Sequence[Any]) -> list[float]:
+        """Return a score for each sample; NaN for a prompt that says nothing of it."""
+        return [_followed(read_prompt(one.prompt), judge_clip(one.frames_FYX3)) for one in samples]
+
+
+def _followed(wanted: Wanted, verdict: Verdict) -> float:
+    pairs = ((wanted.colour, verdict.colour), (wanted.shape, verdict.shape), (wanted.motion, verdict.direction))
+    asked = [(one, shown) for one, shown in pairs if one is not None]
+    return sum(one == shown for one, shown in asked) / len(asked) if asked else float("nan")
+
+
+class SpeedOptions(BaseModel):
+    """Options of `SpeedReward`.
+
+    Attributes:
+        full_travel: Way over the clip, in sides of the frame, that gets the full score.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    full_travel: float = Field(default=0.5, gt=0, le=2)
+
+
+class SpeedReward:
+    """How far the object moves, in the way that the prompt says; for one that is to stand still, that it does."""
+
+    def __init__(self, options: SpeedOptions) -> None:
+        self._full = options.full_travel
+
+    def score(self, samples: Sequence[Any]) -> list[float]:
+        """Return a score for each sample."""
+        return [self._score(read_prompt(one.prompt), judge_clip(one.frames_FYX3)) for one in samples]
+
+    def _score(self, wanted: Wanted, verdict: Verdict) -> float:
+        if wanted.motion is not None and verdict.direction != wanted.motion:
+            return 0.0
+        if wanted.motion == "still":
+            return 1.0
+        return min(1.0, verdict.travel / self._full)
+
+
+class CentreReward:
+    """1 where the middle of the object's way is the middle of the frame, 0 where it is half a side off or not there."""
+
+    def __init__(self, options: None) -> None:
+        del options
+
+    def score(self, samples: Sequence[Any]) -> list[float]:
+        """Return a score for each sample."""
+        return [max(0.0, 1.0 - 2.0 * judge_clip(one.frames_FYX3).off_centre) for one in samples]
