@@ -6,7 +6,6 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,39 +24,6 @@ _EXPENDABLE = (RequestProgress, MediaChunk)
 """Events of which only the newest matter once there are too many."""
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """An event, built when somebody first looks at it.
-
-    Attributes:
-        sequence: Its number.
-        make: Its class and its fields; None once it is built.
-        event: The event; None until it is built.
-        num_bytes: What its data takes.
-        is_expendable: Whether it may go when there are too many.
-    """
-
-    sequence: int
-    make: partial[Any] | None
-    event: Any
-    num_bytes: int
-    is_expendable: bool
-
-    def built(self) -> Any:
-        """Return the event; two readers may both build it, which gives equal ones."""
-        make = self.make
-        if self.event is None and make is not None:
-            self.event = make()
-        self.make = None
-        return self.event
-
-    def without_data(self) -> _Entry:
-        """Return the same event without its frames."""
-        make = None if self.make is None else partial(self.make, data=None)
-        event = None if self.event is None else self.event.model_copy(update={"data": None})
-        return _Entry(self.sequence, make, event, 0, self.is_expendable)
-
-
 class EventStream:
     """Takes events in order and keeps them. All methods may be called from any thread.
 
@@ -72,11 +38,13 @@ class EventStream:
     def __init__(self, *, max_events: int = MAX_EVENTS, max_data_bytes: int = MAX_DATA_BYTES) -> None:
         self._max_events = max_events
         self._max_data_bytes = max_data_bytes
-        self._entries: list[_Entry] = []
+        self._entries: list[Any] = []  # events, or what builds them when somebody looks
         self._data_bytes = 0
         self._newest = -1
         self._is_closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._num_waiting = 0
         self._listeners: tuple[Callable[[], object], ...] = ()
 
     @property
@@ -97,15 +65,16 @@ class EventStream:
             event: What that gives, where somebody has built it already.
         """
         num_bytes = getattr(make.keywords.get("data"), "nbytes", 0)
-        entry = _Entry(make.keywords["sequence"], make, event, num_bytes, make.func in _EXPENDABLE)
-        with self._changed:
-            self._entries.append(entry)
-            self._newest = entry.sequence
+        with self._lock:
+            self._entries.append(make if event is None else event)
+            self._newest = make.keywords["sequence"]
             self._data_bytes += num_bytes
             if len(self._entries) > self._max_events or self._data_bytes > self._max_data_bytes:
                 self._shrink()
-            self._changed.notify_all()
-        self._wake()
+            if self._num_waiting:  # seldom; to notify nobody would cost more than all the rest
+                self._changed.notify_all()
+        if self._listeners:
+            self._wake()
 
     def close(self) -> None:
         """Say that nothing follows."""
@@ -117,16 +86,16 @@ class EventStream:
 
     def read(self, after: int = -1) -> list[Any]:
         """Return the events that there are beyond a number, without waiting."""
-        with self._changed:
+        with self._lock:
             entries = self._entries[self._place(after) :]
-        return [entry.built() for entry in entries]
+        return [_built(entry) for entry in entries]
 
     def follow(self, after: int = -1) -> Iterator[Any]:
         """Yield the events beyond a number, those to come included; blocks while there is none."""
         while entries := self._wait(after):
             for entry in entries:
-                yield entry.built()
-            after = entries[-1].sequence
+                yield _built(entry)
+            after = _sequence(entries[-1])
 
     def listen(self, wake: Callable[[], object]) -> Callable[[], None]:
         """Call `wake` after each new event and at the end, on whatever thread brings it: it must not block.
@@ -143,14 +112,18 @@ class EventStream:
 
         return stop
 
-    def _wait(self, after: int) -> list[_Entry]:
+    def _wait(self, after: int) -> list[Any]:
         """Return what is beyond a number, as soon as there is something; nothing at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._newest > after)
+            self._num_waiting += 1
+            try:
+                self._changed.wait_for(lambda: self._is_closed or self._newest > after)
+            finally:
+                self._num_waiting -= 1
             return self._entries[self._place(after) :]
 
     def _place(self, after: int) -> int:
-        return bisect_right(self._entries, after, key=lambda entry: entry.sequence)
+        return bisect_right(self._entries, after, key=_sequence)
 
     def _wake(self) -> None:
         for wake in self._listeners:
@@ -162,12 +135,39 @@ class EventStream:
     def _shrink(self) -> None:
         """Make room, for more than one event at a time so that this seldom happens."""
         if len(self._entries) > self._max_events:
-            oldest_kept = self._entries[-(self._max_events // 2)].sequence
-            self._entries = [one for one in self._entries if not one.is_expendable or one.sequence >= oldest_kept]
-            self._data_bytes = sum(one.num_bytes for one in self._entries)
+            oldest_kept = _sequence(self._entries[-(self._max_events // 2)])
+            self._entries = [one for one in self._entries if not _is_expendable(one) or _sequence(one) >= oldest_kept]
+            self._data_bytes = sum(map(_num_bytes, self._entries))
         for index, entry in enumerate(self._entries):
             if self._data_bytes <= self._max_data_bytes:
                 break
-            if entry.num_bytes:
-                self._data_bytes -= entry.num_bytes
-                self._entries[index] = entry.without_data()
+            if num_bytes := _num_bytes(entry):
+                self._data_bytes -= num_bytes
+                self._entries[index] = _without_data(entry)
+
+
+def _built(entry: Any) -> Any:
+    """Return the event of an entry; each reader builds its own, and they are equal."""
+    return entry() if isinstance(entry, partial) else entry
+
+
+def _field(entry: Any, name: str) -> Any:
+    return entry.keywords.get(name) if isinstance(entry, partial) else getattr(entry, name, None)
+
+
+def _sequence(entry: Any) -> int:
+    number: int = _field(entry, "sequence")
+    return number
+
+
+def _num_bytes(entry: Any) -> int:
+    return getattr(_field(entry, "data"), "nbytes", 0)
+
+
+def _is_expendable(entry: Any) -> bool:
+    return entry.func in _EXPENDABLE if isinstance(entry, partial) else isinstance(entry, _EXPENDABLE)
+
+
+def _without_data(entry: Any) -> Any:
+    """Return the same event without its frames."""
+    return partial(entry, data=None) if isinstance(entry, partial) else entry.model_copy(update={"data": None})
