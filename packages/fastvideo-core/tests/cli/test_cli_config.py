@@ -90,6 +90,27 @@ def test_a_video_is_made_as_the_config_says(config, run, tiny, place):
     assert ran.out == "elsewhere/x-1.gif\n"
 
 
+def test_keys_of_the_top_level_are_set_without_a_dot(config, run, shown, tiny, place):
+    sets = ("--set", f"card={tiny}", "--set", "costs_file=costs.json", "--set", "attention=sdpa")
+    rows = shown(*sets, "--set", "num_inference_steps=2")
+    assert rows["card"] == (str(tiny), "request: --set card")
+    assert rows["costs_file"] == ("costs.json", "request: --set costs_file")
+    assert rows["text_to_video.num_inference_steps"] == (2, "request")
+    ran = run("generate", "x", "--seed", 1, *sets, "--set", "num_inference_steps=2", "--height", 16, "--width", 16)
+    assert ran.code == 0, ran.err
+    assert (place / "costs.json").exists()
+    (place / "lines.jsonl").write_text('{"id": "a", "prompt": "x", "seed": 1, "height": 16, "width": 16}\n')
+    ran = run("batch", "lines.jsonl", "-o", "made", "--set", f"card={tiny}", "--set", "output.format=gif")
+    assert ran.code == 0, ran.err
+    for value, why in [
+        ("attention=flesh", "attention='flesh': --set attention: "),
+        ("limits=4", "limits=4: --set limits: "),
+        ("costs_fil=x", "costs_fil='x': "),
+    ]:
+        ran = run("generate", "x", "--set", f"card={tiny}", "--set", value)
+        assert (ran.code, why in ran.error) == (2, True), ran.error
+
+
 def test_what_the_config_says_wrong_ends_before_anything_is_loaded(config, run, tiny, left):
     ran = run("generate", "x", "--config", config(f"card: {tiny}\ncards: {{tiny: {{parameters: {{height: 17}}}}}}\n"))
     assert ran.code == 2

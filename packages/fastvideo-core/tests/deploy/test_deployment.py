@@ -9,7 +9,7 @@ import pytest
 
 from fastvideo_core.deploy import deploy, resolve_config
 from fastvideo_core.deploy.schema import config_schema
-from fastvideo_core.errors import ConfigError, PluginError
+from fastvideo_core.errors import ConfigError, PluginError, UnknownTaskError
 from fastvideo_testing.tiny import tiny_card, write_tiny_checkpoint
 
 PLUGIN = """
@@ -222,3 +222,18 @@ def test_a_plugin_whose_cards_fail_refuses_the_start_or_is_told(installed, deplo
         deployed("card: wan-shapes\n")
     sys.modules.pop("deploy_test_command")
     assert [plugin.name for plugin in deployed("strict: false\n").extensions.failed] == ["command.test"]
+
+
+def test_an_engine_of_a_config_takes_its_parameters(deployed, tmp_path):
+    write_tiny_checkpoint(tmp_path / "model")
+    text = f"card: {tmp_path / 'model'}\ncards: {{tiny: {{parameters: {{num_inference_steps: 2, height: 16}}}}}}\n"
+    with deployed(text).open() as engine:
+        parameters = engine.generate("x", seed=1, width=16, outputs=("latents",)).parameters
+        assert [(name, parameters[name], parameters.source(name)) for name in ("num_inference_steps", "height")] == [
+            ("num_inference_steps", 2, "deploy"),
+            ("height", 16, "deploy"),
+        ]
+        assert (parameters["width"], parameters.source("width")) == (16, "request")
+        assert engine.generate("x", seed=1, height=32, outputs=("latents",)).parameters.source("height") == "request"
+        with pytest.raises(UnknownTaskError, match="text_to_smell"):
+            engine.submit(engine.make_request("x").model_copy(update={"task": "text_to_smell"}))

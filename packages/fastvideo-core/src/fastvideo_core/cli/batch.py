@@ -19,7 +19,7 @@ from fastvideo_core.cli.jobs import (
     prepare_ask,
 )
 from fastvideo_core.cli.lines import Line, read_lines
-from fastvideo_core.cli.options import add_engine_options, add_quiet_option
+from fastvideo_core.cli.options import add_engine_options, add_quiet_option, is_config_key
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.progress import open_display
 from fastvideo_core.cli.records import Record, exit_code, make_summary
@@ -158,10 +158,10 @@ def _check_flags(args: Namespace) -> None:
                 f"the following arguments are required: {', '.join(missing)} (fastvideo batch --help explains)"
             )
         for name, value in args.set:
-            if "." not in name:
+            if not is_config_key(name):
                 raise InputError(
                     "lines have the parameters of their requests; here are keys of the deploy config", field=name,
-                    value=value, allowed="names with a dot, such as limits.max_running",
+                    value=value, allowed="keys such as limits.max_running or costs_file",
                 )  # fmt: skip
         if args.state_dir is not None and has_config(args):
             raise InputError(

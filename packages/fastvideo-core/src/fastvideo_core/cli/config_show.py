@@ -7,8 +7,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fastvideo_core.cli.options import is_config_key
 from fastvideo_core.cli.parser import Parser
-from fastvideo_core.cli.setup import add_assignments, add_config_option
+from fastvideo_core.cli.setup import add_assignments, add_config_option, config_assignments
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
 
@@ -21,7 +22,7 @@ __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 DESCRIPTION = """\
 Show every value of the deploy config, and every parameter of a card as requests get it, with where each comes from: the
 request (here --set), the environment, the file with its line, the card, or the default."""
-EPILOG = "A plain name in --set is a parameter of the card, one with a dot a key of the config."
+EPILOG = "A name in --set that is no key of the config is a parameter of the card."
 
 Row = tuple[str, Any, str]
 
@@ -41,11 +42,10 @@ def run(args: Namespace, shell: Shell) -> int:
     """Resolve everything and print it."""
     from fastvideo_core.deploy import deploy, resolve_config
 
-    assignments = [(name, value) for name, value in args.set if "." in name]
-    deployment = deploy(resolve_config(args.config, assignments=assignments))
+    deployment = deploy(resolve_config(args.config, assignments=config_assignments(args)))
     card = deployment.find_card(args.card)
     task = card.capabilities.default_task if args.task is None else args.task
-    given = {name: value for name, value in args.set if "." not in name}
+    given = {name: value for name, value in args.set if not is_config_key(name)}
     rows = [*_config_rows(deployment), *_parameter_rows(deployment, card, task, given)]
     if args.json:
         values = [{"key": key, "value": value, "source": source} for key, value, source in rows]

@@ -15,6 +15,7 @@ __all__ = [
     "add_quiet_option",
     "given_parameters",
     "given_plugins",
+    "is_config_key",
 ]
 
 _NUMBERS = {
@@ -60,8 +61,8 @@ def add_parameter_options(parser: Parser) -> None:
         default=[],
         type=assignment,
         metavar="NAME=VALUE",
-        help="any parameter of the card, or with a dot a key of the deploy config, such as limits.max_running; VALUE "
-        "is JSON, or text where it is no JSON; may be repeated",
+        help="any parameter of the card, or a key of the deploy config, such as costs_file or limits.max_running; "
+        "VALUE is JSON, or text where it is no JSON; may be repeated",
     )
 
 
@@ -118,12 +119,24 @@ def given_parameters(args: Namespace) -> dict[str, Any]:
     named = {name: getattr(args, name) for name in (*_NUMBERS, *_TEXTS)}
     given = {name: value for name, value in named.items() if value is not None}
     for name, value in args.set:
-        if "." in name:
-            continue  # a key of the deploy config
+        if is_config_key(name):
+            continue
         if name in given:
             raise ParameterError("given twice", field=name, value=value, allowed="once")
         given[name] = value
     return given
+
+
+def is_config_key(name: str) -> bool:
+    """Say whether a name in `--set` is a key of the deploy config, and not a parameter of the card.
+
+    It is if it has a dot, which no parameter has, or is a key of the config's top level.
+    """
+    if "." in name:
+        return True
+    from fastvideo_core.deploy.config import DeployConfig
+
+    return name in DeployConfig.model_fields
 
 
 def _flag(name: str) -> str:

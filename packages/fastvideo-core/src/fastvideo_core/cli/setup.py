@@ -1,4 +1,4 @@
-"""The deploy config as commands meet it: `--config FILE`, `--set section.key=value`, and environment variables."""
+"""The deploy config as commands meet it: `--config FILE`, `--set key=value`, and environment variables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastvideo_core.cli.jobs import find_card
+from fastvideo_core.cli.options import is_config_key
 from fastvideo_core.cli.parser import Parser, assignment
 from fastvideo_core.cli.shell import Shell
 
@@ -111,8 +112,8 @@ def add_assignments(parser: Parser) -> None:
 
 
 def config_assignments(args: Namespace) -> list[tuple[str, Any]]:
-    """Return those of `--set` that are for the config: their names have a dot, which no parameter of a card has."""
-    return [(name, value) for name, value in args.set if "." in name]
+    """Return those of `--set` that are for the config; see `is_config_key`."""
+    return [(name, value) for name, value in args.set if is_config_key(name)]
 
 
 def has_config(args: Namespace) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +191,7 @@ class Deployment:
     def open(
         self, name: str | None = None, *, device: str = "auto", precision: str | None = None, **options: Any
     ) -> Engine:
-        """Load a card as the config says, and start an engine for it.
+        """Load a card as the config says, and start an engine for it, whose requests take the config's parameters.
 
         Args:
             name: The card; None takes the config's.
@@ -210,6 +211,7 @@ class Deployment:
             precision=precision or self.precision(card),
             options=self.runtime_options(),
             extensions=self.extensions_for(card),
+            defaults=partial(self.parameters, card),
             **options,
         )
 

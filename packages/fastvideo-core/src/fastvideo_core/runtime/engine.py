@@ -62,6 +62,7 @@ class Engine(HeldEngine):
         store: Where accepted requests and their checkpoints are kept; whoever opened it closes it, and tells it when a
             result is safe.
         reload: Loads the model anew, for the case that its device is lost.
+        defaults: Given a task, returns the parameters that the deploy config sets in place of the card's defaults.
 
     Attributes:
         costs: What steps take.
@@ -77,6 +78,7 @@ class Engine(HeldEngine):
         tap: Tap | None = None,
         store: StateStore | None = None,
         reload: Callable[[], ModelInstance] | None = None,
+        defaults: Callable[[str], Mapping[str, Any]] | None = None,
     ) -> None:
         chosen = options or RuntimeOptions()
         config = chosen.scheduler if max_running is None else replace(chosen.scheduler, max_running=max_running)
@@ -102,6 +104,7 @@ class Engine(HeldEngine):
         self._config = config
         self._store = store
         self._reload = reload
+        self._defaults = defaults
         self._lock = threading.Lock()
         self._open: dict[str, Active] = {}
         self._compiler = CompileCache(instance.card, instance.device, chosen.compiling)
@@ -134,6 +137,7 @@ class Engine(HeldEngine):
         store: StateStore | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         extensions: Extensions | None = None,
+        defaults: Callable[[str], Mapping[str, Any]] | None = None,
     ) -> Self:
         """Load a card and start an engine for it. What is read is logged, one line a component, at level INFO.
 
@@ -149,6 +153,7 @@ class Engine(HeldEngine):
             store: See the class.
             on_progress: Told the bytes of a download, done and in all, from any thread.
             extensions: Plugins that are on; None takes none that alters or watches what is computed.
+            defaults: See the class.
 
         Raises:
             PluginError: A plugin that is on does not work with the card.
@@ -175,7 +180,10 @@ class Engine(HeldEngine):
                 samplers=samplers,
             )
 
-        return cls(load(), options=options, max_running=max_running, tap=tap, store=store, reload=load)
+        instance = load()
+        return cls(
+            instance, options=options, max_running=max_running, tap=tap, store=store, reload=load, defaults=defaults
+        )
 
     @property
     def card(self) -> ModelCard:
@@ -277,7 +285,7 @@ class Engine(HeldEngine):
             CheckpointError: Its task needs components that were not loaded.
             ResourceError: The engine is closed.
         """
-        return self.submit_prepared(prepare_request(self.card, request), on_event=on_event)
+        return self.submit_prepared(self._prepare(request), on_event=on_event)
 
     def submit_prepared(
         self,
@@ -334,7 +342,7 @@ class Engine(HeldEngine):
             prompt, task=task or stream_task(self.card, has_image=image is not None), image=image, exact=exact,
             parameters=parameters, request_id=session_id, latency_class=latency_class,
         )  # fmt: skip
-        return self.session_prepared(prepare_request(self.card, request), options, parked=parked)
+        return self.session_prepared(self._prepare(request), options, parked=parked)
 
     def session_prepared(
         self, prepared: PreparedRequest, options: SessionOptions | None = None, *, parked: ParkedState | None = None
@@ -380,6 +388,12 @@ class Engine(HeldEngine):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _prepare(self, request: Request) -> PreparedRequest:
+        self.card.task(request.task)  # the config has nothing to say of a task that there is not
+        return prepare_request(
+            self.card, request, deploy=None if self._defaults is None else self._defaults(request.task)
+        )
 
     def _accept(
         self,
