@@ -18,6 +18,7 @@ from fastvideo_server.http.app import create_app
 from fastvideo_server.http.parts import Parts
 from fastvideo_server.protocol import DrainingServer, uvicorn_config
 from fastvideo_server.serve import open_parts
+from fastvideo_testing.tiny import tiny_causal_card, write_tiny_checkpoint
 
 OPTIONS = RuntimeOptions(SchedulerConfig(max_running=4), memory_bytes=2 << 30)
 
@@ -71,6 +72,20 @@ def serve(tiny_card, tmp_path):
         return running_server(tiny_card, folder or tmp_path / "server", **settings)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def running():
+    """Start servers around any card."""
+    return running_server
+
+
+@pytest.fixture(scope="session")
+def causal_card(tmp_path_factory):
+    """A card whose streams are coloured noise."""
+    folder = tmp_path_factory.mktemp("tiny-causal")
+    write_tiny_checkpoint(folder)
+    return tiny_causal_card(folder)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,10 @@ class KeyConfig(_Section):
         description="SHA-256 of the key, in lower-case hexadecimal digits"
     )
     max_queued: int = Field(default=64, ge=1, description="jobs of this key that have not ended")
-    requests_per_minute: int = Field(default=600, ge=1, description="jobs and images that this key may ask for")
+    max_sessions: int = Field(default=4, ge=0, description="sessions of this key that have not ended")
+    requests_per_minute: int = Field(
+        default=600, ge=1, description="jobs, images, answers and sessions that this key may ask for"
+    )
     weight: float = Field(default=1.0, gt=0, le=1000, description="share of the machine beside other keys")
 
 
@@ -41,6 +44,13 @@ class ServerConfig(_Section):
     max_body: ByteSize = Field(default=ByteSize(32 << 20), gt=0, description="bytes of a request's body")
     max_image_pixels: int = Field(default=16_000_000, ge=1, description="width times height of an input image")
     max_queued: int = Field(default=256, ge=1, description="jobs of everybody that have not ended")
+    max_sessions: int = Field(default=16, ge=0, description="sessions of everybody, where there are no keys")
+    session_reconnect_s: float = Field(
+        default=60.0, ge=0, description="seconds without a connection after which a session ends"
+    )
+    session_suspend_s: float | None = Field(
+        default=30.0, gt=0, description="seconds after which a session that makes nothing leaves the device"
+    )
     max_connections: int = Field(default=1000, ge=1, description="requests at a time; more are answered with 503")
     read_timeout_s: float = Field(default=30.0, gt=0, description="seconds for a request's body to arrive")
     write_timeout_s: float = Field(default=60.0, gt=0, description="seconds for a reader to take a part of an answer")

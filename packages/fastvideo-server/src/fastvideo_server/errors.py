@@ -12,6 +12,7 @@ from fastvideo_core.errors import (
     InputError,
     QueueFullError,
     ResourceError,
+    SessionError,
     StateError,
     describe_failure,
 )
@@ -101,6 +102,8 @@ def api_error(error: Exception) -> ApiError:
         return ApiError(429, describe_failure(error), code="queue_full", retry_after_s=error.retry_after_s)
     if isinstance(error, CancelledError):
         return ApiError(503, "the request was cancelled before its end", code="cancelled", retry_after_s=5)
+    if isinstance(error, SessionError):
+        return ApiError(409, describe_failure(error), code="invalid_state")
     if isinstance(error, (ResourceError, StateError)):
         return ApiError(503, describe_failure(error), code="unavailable", retry_after_s=30)
     if isinstance(error, FastVideoError):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import psutil
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -38,6 +38,13 @@ class Metrics:
         self.cancel_seconds = self._histogram("cancel_seconds", "Seconds from a cancellation to the end", (), _SECONDS)
         self.call_seconds = self._histogram("call_seconds", "Seconds of a call of the device", (), _SECONDS)
         self.call_steps = self._histogram("call_steps", "Steps that share a call", (), _SIZES)
+        self.session_chunk_seconds = self._histogram(
+            "session_chunk_seconds", "Seconds from a chunk's first step to its last frame", (), _SECONDS
+        )
+        self.session_lag_seconds = self._histogram(
+            "session_lag_seconds", "Seconds by which a chunk came later than its viewer wanted it", (), _SECONDS
+        )
+        self.sessions = Gauge("fastvideo_sessions_now", "Sessions that have not ended", registry=self.registry)
         self.prediction_error = self._histogram(
             "prediction_error", "Difference of a call of one step from its prediction, as a share of it", (), _ERRORS
         )

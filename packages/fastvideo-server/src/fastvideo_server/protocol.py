@@ -1,22 +1,61 @@
-"""uvicorn, with what it lacks: a limit for the time that a request's head may take, and signals that drain first."""
+"""uvicorn, with what it lacks: limits for the time that a head and a reader may take, and signals that drain first."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from fastvideo_server.config import ServerConfig
 
-__all__ = ["DrainingServer", "TimedProtocol", "uvicorn_config"]
+__all__ = ["DrainingServer", "TimedProtocol", "TimedWebSocket", "uvicorn_config"]
+
+_LOG = logging.getLogger(__name__)
 
 
-class TimedProtocol(H11Protocol):
-    """Closes connections whose request's head does not arrive in time."""
+class _TimedWriting:
+    """Leaves readers who take nothing: what waits for them is dropped, and whoever sends it is told that they went."""
+
+    write_timeout_s = 60.0
+    """Seconds for a reader to take a part of what waits for it."""
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Begin to wait for the reader."""
+        super().pause_writing()  # type: ignore[misc]  # of the protocol that this stands before
+        self._write_timer = self.loop.call_later(self.write_timeout_s, self._abort)
+
+    def resume_writing(self) -> None:
+        """Wait no more: it reads."""
+        self._forget_writer()
+        super().resume_writing()  # type: ignore[misc]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more: it has gone."""
+        self._forget_writer()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _abort(self) -> None:
+        self._write_timer = None
+        _LOG.info("a reader took nothing for %g s and was left", self.write_timeout_s)
+        self.transport.abort()
+
+    def _forget_writer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+class TimedProtocol(_TimedWriting, H11Protocol):
+    """Closes connections whose request's head does not arrive in time, and whose reader takes nothing."""
 
     head_timeout_s = 30.0
     """Seconds for a head."""
@@ -31,16 +70,22 @@ class TimedProtocol(H11Protocol):
         """Take bytes, and begin or end to wait for a head."""
         super().data_received(data)
         if self._head_timer is not None and self._is_answering:
-            self._head_timer.cancel()
-            self._head_timer = None
-        elif self._head_timer is None and not self._is_answering:
+            self._forget_head()
+        elif self._head_timer is None and not self._is_answering and not self._is_upgraded:
             self._watch_head()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """Hand the connection to the WebSocket's protocol, which has times of its own."""
+        self._is_upgraded = True
+        self._forget_head()
+        super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        self._forget_head()
         super().connection_lost(exc)
+
+    _is_upgraded = False
 
     @property
     def _is_answering(self) -> bool:
@@ -50,21 +95,34 @@ class TimedProtocol(H11Protocol):
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._close_idle)
 
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
     def _close_idle(self) -> None:
         self._head_timer = None
         if not self._is_answering:
             self.transport.close()
 
 
+class TimedWebSocket(_TimedWriting, WebSocketsSansIOProtocol):
+    """A WebSocket that is left when its reader takes nothing."""
+
+
 def uvicorn_config(app: Any, config: ServerConfig) -> uvicorn.Config:
     """Return uvicorn's settings."""
-    protocol = type("Protocol", (TimedProtocol,), {"head_timeout_s": config.read_timeout_s})
+    times = {"head_timeout_s": config.read_timeout_s, "write_timeout_s": config.write_timeout_s}
     return uvicorn.Config(
         app,
         host=config.host,
         port=config.port,
-        http=protocol,
-        ws="none",
+        http=type("Protocol", (TimedProtocol,), times),
+        ws=type("WebSocket", (TimedWebSocket,), times),
+        ws_max_size=config.max_body,
+        ws_ping_interval=config.heartbeat_s,
+        ws_ping_timeout=config.write_timeout_s,
+        ws_per_message_deflate=False,  # media do not get smaller, and what is packed may be a bomb
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -19,6 +19,7 @@ from fastvideo_server.jobs.health import Health
 from fastvideo_server.jobs.quotas import Keys
 from fastvideo_server.jobs.service import JobService, Shelf
 from fastvideo_server.metrics import Metrics
+from fastvideo_server.sessions.service import SessionService
 from fastvideo_server.watch import SchedulerWatch
 
 __all__ = ["open_parts"]
@@ -76,4 +77,5 @@ def open_parts(
         service = JobService(
             engine, shelf, config, keys, metrics, setup=chosen, max_running=runtime.scheduler.max_running
         )
-        yield Parts(config, service, keys, metrics, Health(service, watch))
+        sessions = SessionService(service, config, keys, metrics)
+        yield Parts(config, service, sessions, keys, metrics, Health(service, watch))

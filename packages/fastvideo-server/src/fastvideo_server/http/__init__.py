@@ -14,5 +14,6 @@ __all__ = [
     "parts",
     "ranges",
     "schemas",
+    "sessions",
     "videos",
 ]

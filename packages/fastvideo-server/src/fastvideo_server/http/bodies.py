@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from fastvideo_server.errors import ApiError
 
-__all__ = ["Body", "read_body"]
+__all__ = ["Body", "image_from_url", "image_of", "parse_json", "read_body"]
 
 _IMAGE = "input_reference"
 _URL_FIELD = "input_reference[image_url]"
@@ -66,12 +66,17 @@ async def read_body(request: Request, *, max_bytes: int) -> Body:
             415, f"bodies of type {kind[:80]!r} are not read", code="unsupported_media_type", param="Content-Type",
             allowed="application/json, multipart/form-data",
         )  # fmt: skip
-    fields = _parse_json(await request.body())
-    image = _image_of(fields.pop(_IMAGE, None))
+    fields = parse_json(await request.body())
+    image = image_of(fields.pop(_IMAGE, None))
     return Body(fields, image)
 
 
-def _parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes) -> dict[str, Any]:
+    """Return the object that a text is, by JSON's own rules.
+
+    Raises:
+        ApiError: It is none, has a key twice, or a number that JSON does not have.
+    """
     try:
         content = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_unique)
     except RecursionError:
@@ -130,7 +135,7 @@ async def _collect(items: list[tuple[str, str | UploadFile]]) -> Body:
                 )  # fmt: skip
             image = _once(image, await value.read())
         elif name in (_IMAGE, _URL_FIELD):
-            image = _once(image, _from_url(value))
+            image = _once(image, image_from_url(value))
         elif name.endswith("[]"):
             fields.setdefault(name.removesuffix("[]"), []).append(value)
         elif name in fields:
@@ -148,8 +153,12 @@ def _once(before: bytes | None, image: bytes) -> bytes:
     return image
 
 
-def _image_of(value: Any) -> bytes | None:
-    """Return the image that a JSON body holds."""
+def image_of(value: Any) -> bytes | None:
+    """Return the bytes of the image that a JSON body holds.
+
+    Raises:
+        ApiError: It is no data URL.
+    """
     if value is None:
         return None
     if isinstance(value, dict):
@@ -159,11 +168,15 @@ def _image_of(value: Any) -> bytes | None:
             raise _no_image(", ".join(map(str, value))[:100])
     if not isinstance(value, str):
         raise _no_image(type(value).__name__)
-    return _from_url(value)
+    return image_from_url(value)
 
 
-def _from_url(url: str) -> bytes:
-    """Return what a data URL holds; nothing is fetched from anywhere."""
+def image_from_url(url: str) -> bytes:
+    """Return what a data URL holds; nothing is fetched from anywhere.
+
+    Raises:
+        ApiError: It is no data URL.
+    """
     found = _DATA_URL.match(url)
     if found is None:
         raise _no_image(url[:40])

@@ -25,7 +25,10 @@ __all__ = ["RequestContext"]
 _LOG = logging.getLogger(__name__)
 _ACCESS = logging.getLogger("fastvideo_server.access")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_SOCKET = "WEBSOCKET"
+_SWITCHED = 101
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 _QUIET = ("/health/live", "/health/ready", "/metrics")
 
 
@@ -45,45 +48,44 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST_ID.set(request_id)
-        exchange = _Exchange(self._config, receive, send, request_id)
+        exchange = _Exchange(self._config, receive, send, request_id, is_socket=scope["type"] == "websocket")
         begun_at = time.perf_counter()
         try:
-            with request_span(scope["method"], scope["path"], headers, request_id) as span:
-                await self._answer(scope, headers, exchange)
+            method = scope.get("method", _SOCKET)
+            with request_span(method, scope["path"], headers, request_id) as span:
+                await self._answer(scope, method, headers, exchange)
                 route = getattr(scope.get("route"), "path", "unmatched")
-                span.update_name(f"{scope['method']} {route}")
+                span.update_name(f"{method} {route}")
                 span.set_attribute("http.response.status_code", exchange.status)
-                self._note(scope, route, exchange.status, time.perf_counter() - begun_at)
+                self._note(scope, method, route, exchange.status, time.perf_counter() - begun_at)
         finally:
             REQUEST_ID.reset(token)
 
-    async def _answer(self, scope: Scope, headers: Headers, exchange: _Exchange) -> None:
+    async def _answer(self, scope: Scope, method: str, headers: Headers, exchange: _Exchange) -> None:
         try:
-            _check_origin(scope["method"], headers, self._config.cors_origins)
+            _check_origin(method, headers, self._config.cors_origins)
             _check_length(headers, self._config.max_body)
             await self._app(scope, exchange.receive, exchange.send)
-        except _ReaderGoneError:
-            _LOG.info("a reader took nothing for %g s and was left", self._config.write_timeout_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             if not isinstance(error, ApiError):
                 _LOG.exception("a request failed")
             if exchange.status == 0:
                 await exchange.refuse(api_error(error))
 
-    def _note(self, scope: Scope, route: str, status: int, seconds: float) -> None:
-        self._metrics.http_seconds.labels(scope["method"], route, str(status)).observe(seconds)
+    def _note(self, scope: Scope, method: str, route: str, status: int, seconds: float) -> None:
+        self._metrics.http_seconds.labels(method, route, str(status)).observe(seconds)
         if scope["path"] in _QUIET:
             return
         client = scope.get("client") or ("", 0)
         fields = {
-            "method": scope["method"],
+            "method": method,
             "path": scope["path"],
             "status": status,
             "duration_ms": round(1000 * seconds, 2),
@@ -93,10 +95,6 @@ class RequestContext:
         _ACCESS.info("request", extra={"fields": fields})
 
 
-class _ReaderGoneError(Exception):
-    """Whoever reads the answer has stopped."""
-
-
 class _Exchange:
     """One request and its answer, with what they may take.
 
@@ -104,7 +102,7 @@ class _Exchange:
         status: Of the answer; 0 while it has not begun.
     """
 
-    def __init__(self, config: ServerConfig, receive: Receive, send: Send, request_id: str) -> None:
+    def __init__(self, config: ServerConfig, receive: Receive, send: Send, request_id: str, *, is_socket: bool) -> None:
         self.status = 0
         self._config = config
         self._receive = receive
@@ -113,6 +111,7 @@ class _Exchange:
         self._num_bytes = 0
         self._is_read = False
         self._deadline = asyncio.get_running_loop().time() + config.read_timeout_s
+        self._is_socket = is_socket
 
     async def receive(self) -> Message:
         """Return the next part of the body, or that the client has gone.
@@ -120,7 +119,7 @@ class _Exchange:
         Raises:
             ApiError: It is too large, or too slow.
         """
-        if self._is_read:
+        if self._is_read or self._is_socket:  # the parts of a WebSocket are limited one by one
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -137,29 +136,22 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer.
-
-        Raises:
-            _ReaderGoneError: Nobody takes it.
-        """
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        """Send a part of the answer; how long a reader may take for it is the protocol's to see to."""
+        if message["type"] in _STARTS:
+            self.status = message.get("status", _SWITCHED)
             headers = MutableHeaders(scope=message)
             headers["X-Request-Id"] = self._request_id
             headers["X-Content-Type-Options"] = "nosniff"
-        try:
-            async with asyncio.timeout(self._config.write_timeout_s):
-                await self._send(message)
-        except TimeoutError:
-            raise _ReaderGoneError from None
+        await self._send(message)
 
     async def refuse(self, error: ApiError) -> None:
         """Answer with an error."""
         body = json.dumps(error.body()).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
-        await self.send({"type": "http.response.body", "body": body})
+        kind = "websocket.http.response" if self._is_socket else "http.response"
+        await self.send({"type": f"{kind}.start", "status": error.status, "headers": raw})
+        await self.send({"type": f"{kind}.body", "body": body})
 
 
 def _check_length(headers: Mapping[str, str], max_body: int) -> None:

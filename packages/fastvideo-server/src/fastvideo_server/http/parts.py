@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
+from starlette.requests import HTTPConnection
 
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.errors import ApiError
@@ -14,8 +15,9 @@ from fastvideo_server.jobs.health import Health
 from fastvideo_server.jobs.quotas import Caller, Keys
 from fastvideo_server.jobs.service import JobService
 from fastvideo_server.metrics import Metrics
+from fastvideo_server.sessions.service import SessionService
 
-__all__ = ["CallerDep", "Parts", "PartsDep"]
+__all__ = ["CallerDep", "Parts", "PartsDep", "identify"]
 
 _BEARER = HTTPBearer(auto_error=False, description="an API key; needed where the server has keys")
 
@@ -27,6 +29,7 @@ class Parts:
     Attributes:
         config: Its settings.
         service: Its jobs.
+        sessions: Its sessions.
         keys: Who may call.
         metrics: Its figures.
         health: Whether it works.
@@ -34,6 +37,7 @@ class Parts:
 
     config: ServerConfig
     service: JobService
+    sessions: SessionService
     keys: Keys
     metrics: Metrics
     health: Health
@@ -48,14 +52,23 @@ def _parts(request: Request) -> Parts:
 PartsDep = Annotated[Parts, Depends(_parts)]
 
 
-def _caller(request: Request, parts: PartsDep, _: Annotated[Any, Depends(_BEARER)]) -> Caller:
-    for name in request.query_params:
+def identify(connection: HTTPConnection, keys: Keys, authorization: str | None) -> Caller:
+    """Return who opens a connection, and note it for the log.
+
+    Raises:
+        ApiError: 401, no key or a wrong one; 400, a key where it does not belong.
+    """
+    for name in connection.query_params:
         # A key in an address ends up in logs and histories.
         if name in ("api_key", "key", "token"):
             raise ApiError(400, "keys go into a header", code="invalid_value", param=name, allowed="Authorization")
-    caller = parts.keys.caller(request.headers.get("authorization"))
-    request.scope["fastvideo_key"] = caller.name
+    caller = keys.caller(authorization)
+    connection.scope["fastvideo_key"] = caller.name
     return caller
+
+
+def _caller(request: Request, parts: PartsDep, _: Annotated[Any, Depends(_BEARER)]) -> Caller:
+    return identify(request, parts.keys, request.headers.get("authorization"))
 
 
 CallerDep = Annotated[Caller, Depends(_caller)]

@@ -9,6 +9,7 @@ __all__ = [
     "fair",
     "health",
     "live",
+    "preparing",
     "pump",
     "quotas",
     "records",

@@ -21,11 +21,15 @@ __all__ = ["Ask", "build", "length_text", "read_ask", "size_text"]
 
 _FRONT = ("prompt", "model", "size", "task", "latency_class", "deadline_s", "exact")
 """Fields that every creation has, besides the card's parameters."""
-_OWN = {"video": ("seconds", "input_reference"), "image": ("n", "response_format", "output_format", "user")}
+_OWN: dict[str, tuple[str, ...]] = {
+    "video": ("seconds", "input_reference"),
+    "image": ("n", "response_format", "output_format", "user"),
+    "session": (),
+}
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
-AskKind = Literal["video", "image"]
+AskKind = Literal["video", "image", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def read_ask(
     _add_size(fields, task, parameters)
     if kind == "video":
         _add_seconds(card, task, fields, parameters)
-    else:
+    elif kind == "image":
         _add_single_frame(task, task_name, parameters)
     return Ask(
         prompt,

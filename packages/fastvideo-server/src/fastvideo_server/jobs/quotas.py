@@ -21,12 +21,14 @@ class Caller:
     Attributes:
         name: Name of the key.
         max_queued: Most jobs that have not ended.
+        max_sessions: Most sessions that have not ended.
         requests_per_minute: Most creations in a minute; None for no limit.
         weight: Share beside others.
     """
 
     name: str
     max_queued: int
+    max_sessions: int
     requests_per_minute: int | None = None
     weight: float = 1.0
 
@@ -49,9 +51,10 @@ class Keys:
 
     def __init__(self, config: ServerConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._callers = {
-            key.sha256: Caller(key.name, key.max_queued, key.requests_per_minute, key.weight) for key in config.keys
+            key.sha256: Caller(key.name, key.max_queued, key.max_sessions, key.requests_per_minute, key.weight)
+            for key in config.keys
         }
-        self._anybody = Caller(ANYBODY, config.max_queued)
+        self._anybody = Caller(ANYBODY, config.max_queued, config.max_sessions)
         self._buckets: dict[str, _Bucket] = {}
         self._clock = clock
 

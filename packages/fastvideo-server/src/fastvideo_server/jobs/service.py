@@ -7,27 +7,25 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastvideo_core.card import ModelCard
 from fastvideo_core.cli.setup import Setup
-from fastvideo_core.errors import CancelledError, FastVideoError, InputError, describe_failure
+from fastvideo_core.errors import CancelledError, FastVideoError, describe_failure
 from fastvideo_core.request.base import new_request_id
-from fastvideo_core.request.media.output import check_video_fits
-from fastvideo_core.request.media.rates import as_fps
 from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.engine import Engine
-from fastvideo_core.runtime.host import check_request
-from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
+from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.run import GenerationResult
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.errors import ApiError, api_error
 from fastvideo_server.jobs.artifacts import ArtifactFolder
-from fastvideo_server.jobs.asks import Ask, build, length_text, size_text
+from fastvideo_server.jobs.asks import Ask, length_text, size_text
 from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.live import LiveJob
+from fastvideo_server.jobs.preparing import Preparer
 from fastvideo_server.jobs.pump import Pump
 from fastvideo_server.jobs.quotas import Caller, Keys
 from fastvideo_server.jobs.records import JobRecord
@@ -71,6 +69,8 @@ class JobService:
 
     Attributes:
         is_draining: Whether nothing more is accepted.
+        preparer: Checks what is asked for.
+        on_drain: Awaited when no more is accepted, beside the jobs that run to their end.
         on_end: Called with each job that has ended, and why it gave no result; on the event loop.
     """
 
@@ -89,10 +89,11 @@ class JobService:
         self.shelf = shelf
         self.config = config
         self.is_draining = False
+        self.on_drain: list[Callable[[], Awaitable[None]]] = []
         self.on_end: list[Callable[[LiveJob, Exception | None], None]] = []
         self._keys = keys
         self._metrics = metrics
-        self._setup = setup or Setup()
+        self.preparer = Preparer(engine, setup or Setup(), config.max_image_pixels)
         self._max_running = max_running
         self._pump = Pump(engine, max_running, self._settle)
         self._lives: dict[str, LiveJob] = {}
@@ -135,7 +136,8 @@ class JobService:
         for job in [one for one in self._lives.values() if not one.is_durable and one.handle is None]:
             if self._pump.cancel(job, "the server stops"):
                 self._end(job, ApiError(503, "the server stops", code="draining", retry_after_s=5))
-        running = [asyncio.ensure_future(job.ended.wait()) for job in self._pump.running]
+        running: list[asyncio.Future[Any]] = [asyncio.ensure_future(job.ended.wait()) for job in self._pump.running]
+        running += [asyncio.ensure_future(work()) for work in self.on_drain]
         if running:
             _, rest = await asyncio.wait(running, timeout=self.config.drain_s)
             for task in rest:
@@ -303,31 +305,11 @@ class JobService:
         if free < self.config.min_free:
             raise ApiError(503, "the server's disk is full", code="disk_full", retry_after_s=60)
 
+    def _prepare(self, ask: Ask) -> tuple[PreparedRequest, tuple[str, ...]]:
+        return self.preparer.prepare(ask, request_id=f"video_{new_request_id()}")
+
     def _coming(self, caller: Caller, count: int = 1) -> _Coming:
         return _Coming(self._num_coming, caller.name, count)
-
-    def _prepare(self, ask: Ask) -> tuple[PreparedRequest, tuple[str, ...]]:
-        """Check all that can be checked of a request, on a thread of its own."""
-        card = self.card
-        request = build(
-            card, ask, request_id=f"video_{new_request_id()}", max_image_pixels=self.config.max_image_pixels
-        )
-        try:
-            prepared = prepare_request(
-                card,
-                request,
-                deploy=self._setup.parameters(card, request.task),
-                extensions=self._setup.extensions(card),
-            )
-            warnings = check_request(prepared, self.engine.instance.view)
-            _check_file(prepared.parameters)
-        except InputError as error:
-            if error.field == "image":
-                error.field = "input_reference"
-            raise api_error(error) from error
-        except FastVideoError as error:
-            raise api_error(error) from error
-        return prepared, warnings
 
     def _record(
         self,
@@ -451,11 +433,3 @@ class _Coming:
 
 def _saved(prepared: PreparedRequest, record: JobRecord) -> SavedJob:
     return SavedJob(record.job_id, prepared, {}, {"record": record.to_json()})
-
-
-def _check_file(parameters: Mapping[str, Any]) -> None:
-    """Refuse a size that no video file of ours holds."""
-    if {"height", "width", "fps"} <= parameters.keys():
-        check_video_fits(
-            ".mp4", height=parameters["height"], width=parameters["width"], fps=as_fps(parameters["fps"]), field="size"
-        )
