@@ -1,0 +1,1 @@
+"""Training methods, each a plugin in a file of its own."""

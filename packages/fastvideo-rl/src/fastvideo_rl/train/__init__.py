@@ -1,0 +1,1 @@
+"""The trainer: roles of weights, optimizers, checkpoints, logs."""
