@@ -11,7 +11,6 @@ from safetensors import safe_open
 from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine
-from fastvideo_cosmos3.models.prompts import SYSTEM_VIDEO, generation_text
 from fastvideo_cosmos3.models.transformer import Cosmos3Transformer
 
 SIZE = {"num_frames": 9, "height": 32, "width": 48}
@@ -29,38 +28,6 @@ def run(engine, task, prompt="a red ball", *, on_event=None, image=None, exact=F
         engine.card, prompt, task=task, image=image, outputs=outputs, exact=exact, parameters=parameters
     )
     return engine.submit(request, on_event=on_event).result(100)
-
-
-def test_the_video_follows_from_what_was_thought(engine, reasoner, pipeline, monkeypatch):
-    """The thoughts are those of transformers; the video is the one that diffusers makes of prompt and thoughts."""
-    outputs = ("video", "text", "audio", "latents")
-    result = run(engine, "omni", exact=True, outputs=outputs, **PARAMETERS)
-    tokenizer = engine.instance.component("text_tokenizer")
-
-    def ids(text, is_negative):
-        asked = generation_text(text, **SIZE, fps=24.0, is_negative=is_negative)
-        system = {"role": "system", "content": SYSTEM_VIDEO}
-        return list(tokenizer.encode_chat([system, {"role": "user", "content": asked}]))
-
-    end = [tokenizer.eos_id, tokenizer.start_of_generation_id]
-    prompt, negative = ids("a red ball", False), [*ids("", True), *end]
-    with torch.no_grad():
-        thought = reasoner.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)[0].tolist()
-        assert list(result.artifacts["text"].token_ids) == thought[len(prompt) :]
-        monkeypatch.setattr(pipeline, "tokenize_prompt", lambda *_, **__: ([*thought, *end], negative))
-        settings = {name: PARAMETERS[name] for name in (*SIZE, "num_inference_steps", "guidance_scale")}
-        expected = pipeline(
-            "a red ball",
-            enable_sound=True,
-            output_type="latent",
-            generator=torch.Generator().manual_seed(3),
-            **settings,
-        )
-    # The thoughts' keys were computed one by one, not in one go: a last bit may differ.
-    torch.testing.assert_close(torch.from_numpy(result.latents.latents), expected.video[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        torch.from_numpy(result.artifacts["audio"].samples), expected.sound, rtol=1e-4, atol=1e-4
-    )
 
 
 def test_text_is_streamed_and_one_file_has_the_sound(engine, tmp_path):
@@ -177,45 +144,3 @@ def test_a_flat_checkpoint_is_the_same_model(engine, tmp_path):
     with torch.no_grad():
         expected = model.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False)
     assert text == tuple(expected[0, len(ids) :].tolist())
-
-
-def test_images_and_videos_are_talked_about_as_in_transformers(engine, reasoner):
-    from fastvideo_core.request.media.videos import VideoClip
-    from fastvideo_cosmos3.models.vision import VisionPreprocessor, VisionSettings
-
-    draw = np.random.default_rng(0)
-    frames = draw.integers(0, 256, (12, 40, 70, 3), dtype=np.uint8)
-    tokenizer = engine.instance.component("text_tokenizer")
-    preprocess = VisionPreprocessor(engine.instance.config("image_processor"))
-    assert isinstance(preprocess.settings, VisionSettings)
-    from fastvideo_core.request.base import VideoPart
-    from fastvideo_cosmos3.loops.texts import read_text
-
-    spec = engine.card.loops["ar_prefill"]
-    for name, part in (("image", frames[0]), ("video", VideoPart(name="video", frames=frames, fps=6.0))):
-        request = build_request(
-            engine.card,
-            "what is it?",
-            task="reasoning_text",
-            inputs={name: part},
-            parameters={"max_tokens": 8, "seed": 0},
-        )
-        found = engine.submit(request).result(100).artifacts["text"].token_ids
-        given = {name: VideoClip(frames, 6) if name == "video" else frames[0]}
-        read = read_text(
-            engine.instance.view, spec, {}, {"text": "chat", "answers": True, "prompt": "what is it?", **given}
-        )
-        visual = preprocess.video(frames, 6.0) if name == "video" else preprocess.image(frames[0])
-        ids = torch.tensor([read.ids])
-        kinds = torch.where(ids == tokenizer.image_id, 1, torch.where(ids == tokenizer.video_id, 2, 0))
-        pixels, grid = {
-            "image": ("pixel_values", "image_grid_thw"),
-            "video": ("pixel_values_videos", "video_grid_thw"),
-        }[name]
-        reasoner.model.rope_deltas = None
-        with torch.no_grad():
-            expected = reasoner.generate(
-                ids, max_new_tokens=8, do_sample=False, mm_token_type_ids=kinds,
-                **{pixels: visual.patches_PK, grid: torch.tensor([visual.grid])},
-            )  # fmt: skip
-        assert found == tuple(expected[0, ids.shape[1] :].tolist())

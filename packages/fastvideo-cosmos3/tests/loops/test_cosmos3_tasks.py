@@ -1,4 +1,4 @@
-"""Whole tasks against the pipelines of diffusers and the generation of transformers, on the same files."""
+"""Tasks against the pipeline of diffusers, in forms that the declared comparisons do not have."""
 
 from __future__ import annotations
 
@@ -49,17 +49,10 @@ def same_video(result, latents, shown):
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 3.0])
-def test_text_to_video(engine, pipeline, guidance_scale):
+def test_text_to_video_with_a_negative_prompt(engine, pipeline, guidance_scale):
     settings = {**VIDEO, "guidance_scale": guidance_scale}
     result = run(engine, "text_to_video", negative_prompt="blur", **settings)
     same_video(result, *reference(pipeline, negative_prompt="blur", **settings))
-
-
-def test_text_to_image(engine, pipeline):
-    result = run(engine, "text_to_image", outputs=("image", "latents"), **SIZE)
-    latents, shown = reference(pipeline, num_frames=1, **SIZE)
-    assert torch.equal(torch.from_numpy(result.latents.latents), latents.video[0])
-    assert np.array_equal(result.artifacts["image"].pixels, (shown.video[0] * 255).astype(np.uint8))
 
 
 def test_image_to_video_with_sound(engine, pipeline):
@@ -72,33 +65,26 @@ def test_image_to_video_with_sound(engine, pipeline):
     assert result.video.audio.samples.shape == (2, 4500)  # 9 frames of 16 a second, 8000 samples a second
 
 
-@pytest.mark.parametrize("keep", ["first", "last"])
-def test_video_to_video(engine, pipeline, keep):
+def test_video_to_video_from_the_end(engine, pipeline):
     from fastvideo_core.request.base import VideoPart
 
     frames = np.stack([picture(40, 70, seed) for seed in range(7)])
     part = VideoPart(name="video", frames=frames, fps=24.0)
-    result = run(engine, "video_to_video", inputs={"video": part}, condition_keep=keep, **VIDEO)
+    result = run(engine, "video_to_video", inputs={"video": part}, condition_keep="last", **VIDEO)
     images = [Image.fromarray(frame) for frame in frames]
-    same_video(result, *reference(pipeline, video=images, condition_video_keep=keep, **VIDEO))
+    same_video(result, *reference(pipeline, video=images, condition_video_keep="last", **VIDEO))
 
 
-@pytest.mark.parametrize("mode", ["policy", "forward_dynamics", "inverse_dynamics", "policy_sound"])
+@pytest.mark.parametrize("mode", ["forward_dynamics", "policy_sound"])
 def test_actions(engine, pipeline, mode):
     from diffusers.pipelines.cosmos.pipeline_cosmos3_omni import CosmosActionCondition
-
-    from fastvideo_core.request.base import VideoPart
 
     steps = {"num_inference_steps": 2, "guidance_scale": 2.0, "seed": 5, "fps": 5.0}
     image = picture(50, 70)
     actions = np.random.default_rng(1).standard_normal((3, 10)).astype(np.float32)
-    frames = np.stack([picture(50, 70, seed) for seed in range(4)])
     inputs, given = {"image": image}, {"image": Image.fromarray(image)}
     if mode == "forward_dynamics":
         inputs["actions"], given["raw_actions"] = actions, torch.from_numpy(actions)
-    if mode == "inverse_dynamics":
-        inputs = {"video": VideoPart(name="video", frames=frames, fps=5.0)}
-        given = {"video": [Image.fromarray(frame) for frame in frames]}
     condition = CosmosActionCondition(
         mode=mode.removesuffix("_sound"), chunk_size=4, domain_name="umi", resolution_tier=256,
         view_point="wrist_view", **given,
@@ -112,19 +98,3 @@ def test_actions(engine, pipeline, mode):
     if "actions" in outputs:
         assert torch.equal(torch.from_numpy(result.artifacts["actions"].tensor), latents.action[0])
         assert latents.action[0].shape == (4, 10)
-
-
-@pytest.mark.parametrize("prompt", ["hi", "what is a gripper?"])
-def test_greedy_answers_are_those_of_transformers(engine, reasoner, prompt):
-    result = run(engine, "reasoning_text", prompt, outputs=("text",), exact=False, max_tokens=64, seed=0)
-    tokenizer = engine.instance.component("text_tokenizer")
-    ids = torch.tensor([tokenizer.encode_chat([{"role": "user", "content": prompt}])])
-    with torch.no_grad():
-        expected = reasoner.generate(ids, max_new_tokens=64, do_sample=False, eos_token_id=tokenizer.eos_id)
-    assert result.artifacts["text"].token_ids == tuple(expected[0, ids.shape[1] :].tolist())
-
-
-def test_fast_results_are_near_exact_ones(engine):
-    exact = run(engine, "text_to_video_sound", **VIDEO).latents.latents
-    fast = run(engine, "text_to_video_sound", exact=False, **VIDEO).latents.latents
-    assert np.abs(exact - fast).max() <= 1e-4 * np.abs(exact).max()

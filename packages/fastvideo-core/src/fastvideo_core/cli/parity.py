@@ -70,10 +70,14 @@ def _check_reference(card: ModelCard, reference: str | None) -> None:
 
 
 def _check_parameters(card: ModelCard, parameters: dict[str, Any]) -> None:
-    """Refuse what a task of the card does not take, before anything is loaded."""
+    """Refuse what no task of the card takes, or one that has it does not, before anything is loaded."""
     loop = card.loops[card.recipe.assumes_loop]
-    for task in card.capabilities.tasks.values():
-        resolve_parameters(task, parameters, loops={loop.loop_id: loop})
+    tasks = card.capabilities.tasks.values()
+    known = {name for task in tasks for name in task.parameters}
+    for task in tasks:
+        # What no task has is each one's to refuse; where only some have it, checks give it to these.
+        own = {name: value for name, value in parameters.items() if name in task.parameters or name not in known}
+        resolve_parameters(task, own, loops={loop.loop_id: loop})
 
 
 def _measure(card: ModelCard, args: Namespace, parameters: dict[str, Any], shell: Shell) -> ParityReport:

@@ -22,6 +22,7 @@ from fastvideo_core.card import (
     RecipeSpec,
 )
 from fastvideo_cosmos3.cards.facts import Cosmos3Facts
+from fastvideo_cosmos3.cards.parity import parity_tests
 from fastvideo_cosmos3.cards.tasks import make_tasks
 
 __all__ = ["MAX_CONTEXT", "NUM_TRAIN_TIMESTEPS", "make_card"]
@@ -58,7 +59,7 @@ def make_card(facts: Cosmos3Facts) -> ModelCard:
             data_contract=DataRef(name="unknown", description="The checkpoint does not say what it was trained on."),
             assumes_loop="diffusion_denoise",
         ),
-        parity=ParitySpec(tests=(), batch_invariant=False, batch_max_relative_error=1e-4),
+        parity=ParitySpec(tests=parity_tests(facts), batch_invariant=False, batch_max_relative_error=1e-4),
         caches={
             "text_kv": CacheContract(
                 cache_class="paged_kv",

@@ -92,7 +92,8 @@ def _sampler(
             f"{source.location}: num_train_timesteps of the scheduler is {scheduler.num_train_timesteps}; "
             f"allowed: {NUM_TRAIN_TIMESTEPS}"
         )
-    options = dict(scheduler.options)
+    # As a card's JSON has them, which knows no tuples.
+    options = {name: list(one) if isinstance(one, tuple) else one for name, one in scheduler.options.items()}
     if index.get("use_native_flow_schedule", False):
         options["grid"] = "native"
     return scheduler.sampler, scheduler.shift, options

@@ -31,7 +31,7 @@ from fastvideo_cosmos3.loops.layouts import layout_of
 from fastvideo_cosmos3.loops.pages import TextPages
 from fastvideo_cosmos3.loops.prefill import TextContext
 from fastvideo_cosmos3.models.embodiments import ACTION_WIDTHS, DOMAINS
-from fastvideo_cosmos3.models.packing import Layout, positions
+from fastvideo_cosmos3.models.packing import Layout
 
 __all__ = [
     "DenoiseLoop",
@@ -130,10 +130,10 @@ class DenoiseState(LoopState):
 
 @dataclass(frozen=True, slots=True)
 class PackPayload:
-    """Texts to lay out, and the positions of what is generated after each."""
+    """Texts to lay out, and what is generated after each."""
 
     texts: tuple[TextPages, ...]
-    positions_ARG: Tensor
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class DenoiseLoop:
     def next(self, state: DenoiseState) -> WorkPlan[PackPayload | DenoisePayload] | Done:
         """Lay out the text, then make the next sampler step."""
         if state.packed is None:
-            return self._plan(state, self._pack_payload(state), WorkKind.ENCODER_CHUNK)
+            return self._plan(state, PackPayload(state.texts, state.layout), WorkKind.ENCODER_CHUNK)
         if state.step_index == state.schedule.num_steps:
             return Done()
         payload = DenoisePayload(
@@ -284,11 +284,6 @@ class DenoiseLoop:
                 moves = _all_actions(torch.from_numpy(actions), layout.num_actions, config.action_dim)
             moves[:, width:] = 0
         return Sample(video, sound, moves)
-
-    def _pack_payload(self, state: DenoiseState) -> PackPayload:
-        config = self._model.config("transformer")
-        rows = [positions(config, state.layout, text.next_position) for text in state.texts]
-        return PackPayload(state.texts, torch.stack(rows, dim=1))
 
     def _plan(
         self, state: DenoiseState, payload: PackPayload | DenoisePayload, kind: WorkKind

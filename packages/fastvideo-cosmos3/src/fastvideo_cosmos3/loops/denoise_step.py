@@ -29,7 +29,7 @@ from fastvideo_cosmos3.loops.denoise import (
     SamplerStates,
 )
 from fastvideo_cosmos3.loops.pages import stack_pages
-from fastvideo_cosmos3.models.packing import patchify, unpatchify
+from fastvideo_cosmos3.models.packing import patchify, positions, unpatchify
 from fastvideo_cosmos3.models.transformer import Cosmos3Transformer
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def run_step(
 def _pack(model: Cosmos3Transformer, payload: PackPayload) -> PackedText:
     text = stack_pages(payload.texts)
     assert text is not None, "a text has its end at least"
-    cos, sin = model.rotary(payload.positions_ARG)
+    rows = [positions(model.config, payload.layout, pages.next_position) for pages in payload.texts]
+    cos, sin = model.rotary(torch.stack(rows, dim=1))
     return PackedText(text, tuple(pages.num_tokens for pages in payload.texts), cos, sin)
 
 
@@ -73,7 +74,9 @@ def _embed(model: Cosmos3Transformer, payload: DenoisePayload) -> Tensor:
         video = video.index_add(0, noisy.to(model.device), model.embed_times(time, len(noisy)))
     parts = [video]
     if sample.sound_CT is not None:
-        sound = model.audio_proj_in(sample.sound_CT.to(model.device, model.dtype).T) + model.audio_modality_embed
+        # Laid out as in the reference: which kernel multiplies, and so the last bit, may depend on it.
+        latents = sample.sound_CT.to(model.device, model.dtype).T.contiguous()
+        sound = model.audio_proj_in(latents) + model.audio_modality_embed
         parts.append(sound + model.embed_times(time, layout.sound_frames if count else 1))
     if sample.actions_TK is not None:
         moves = model.action_proj_in(sample.actions_TK.to(model.device, model.dtype), payload.domain)

@@ -122,7 +122,7 @@ class PrefillPayload:
     Attributes:
         ids: The tokens.
         positions_AS: Their positions.
-        end_position: The position after them.
+        end_position: The position after them; None where the text goes on, so that it is the one after the furthest.
         pages: What has been read before.
         places_S: Where among them something is shown.
         visual: What is shown there.
@@ -133,7 +133,7 @@ class PrefillPayload:
 
     ids: tuple[int, ...]
     positions_AS: Tensor
-    end_position: int
+    end_position: int | None
     pages: TextPages
     places_S: tuple[int, ...]
     visual: SeenVisual | None
@@ -258,11 +258,10 @@ class PrefillLoop:
         places = tuple(index for index, token in enumerate(ids) if token in state.visual_ids)
         shown = sum(token in state.visual_ids for token in state.ids[:start])
         visual = None if state.visual is None or not places else _part(state.visual, shown, shown + len(places))
-        positions = state.positions_AS[:, start:stop]
         return PrefillPayload(
             ids=ids,
-            positions_AS=positions,
-            end_position=state.end_position if is_last else int(positions.max()) + 1,
+            positions_AS=state.positions_AS[:, start:stop],
+            end_position=state.end_position if is_last else None,
             pages=state.pages,
             places_S=places,
             visual=visual,
@@ -390,6 +389,7 @@ def _first_tokens(
 def _result(
     payload: PrefillPayload, own_NZSHD: Tensor, writing: Writing | None, is_finite: bool
 ) -> StepResult[PrefillValues]:
-    pages = append_tokens(payload.pages, own_NZSHD, payload.end_position)
+    end = int(payload.positions_AS.max()) + 1 if payload.end_position is None else payload.end_position
+    pages = append_tokens(payload.pages, own_NZSHD, end)
     chunks = () if writing is None or payload.writing is None else text_chunks(payload.writing, writing)
     return StepResult(PrefillValues(pages, writing), is_finite=is_finite, chunks=chunks)

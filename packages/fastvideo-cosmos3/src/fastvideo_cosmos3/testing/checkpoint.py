@@ -9,6 +9,7 @@ Layouts:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ _PIPELINE = "Cosmos3OmniPipeline"
 _WEIGHTS = "diffusion_pytorch_model.safetensors"
 _ORIGINAL_NAMES = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "o_proj", "norm_q": "q_norm",
                    "norm_k": "k_norm"}  # fmt: skip
+
+_ENDS_RESIDUAL = re.compile(r"(?:res_unit\d|resnets\.\d+)\.conv2\.weight(?:_g)?$")
+_RESIDUAL_GAIN = 0.2
+_BEFORE_NORMS = re.compile(r"(?:conv_in|resample\.1)\.bias$")
 
 _TRANSFORMER: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -116,13 +121,16 @@ def _weights(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]
 
 def _random(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(tensor.shape, generator=generator)
+    # Deep decoders of random weights magnify rounding, unless what their residual units add is small.
+    gain = _RESIDUAL_GAIN if _ENDS_RESIDUAL.search(name) else 1.0
     if name.endswith("weight_g"):
-        return torch.ones(tensor.shape) + 0.1 * noise
+        return gain * (torch.ones(tensor.shape) + 0.1 * noise)
     if "norm" in name.rpartition(".")[0].rpartition(".")[2] or name.endswith("gamma"):
         return (0.0 if name.endswith("bias") else 1.0) + 0.1 * noise
     if tensor.squeeze().ndim <= 1:
-        return 0.1 * noise
-    return noise / tensor[0].numel() ** 0.5
+        # A norm over few channels magnifies rounding where all of them are near zero.
+        return (1.0 if _BEFORE_NORMS.search(name) else 0.0) + 0.1 * noise
+    return gain * noise / tensor[0].numel() ** 0.5
 
 
 def _write_backbone(

@@ -22,7 +22,7 @@ from fastvideo_core.errors import InputError
 from fastvideo_core.loop.driver import LoopRun
 from fastvideo_core.loop.state import encode_state
 from fastvideo_core.parity import run_ladder
-from fastvideo_core.request.base import ImagePart, OutputSpec, Request, TextPart, VideoPart
+from fastvideo_core.request.base import ActionPart, ImagePart, ModalPart, OutputSpec, Request, TextPart, VideoPart
 from fastvideo_core.runtime.durable import CheckpointPolicy, StateStore
 from fastvideo_core.runtime.durable.base import RunningNode
 from fastvideo_core.runtime.instance import ModelInstance
@@ -291,8 +291,8 @@ class _CountingPool(Pool):
             self.costs[plan.loop_id] = (stated + cost, counted + float(counter.get_total_flops()))
 
 
-def _inputs(card: ModelCard, task: str) -> tuple[TextPart | ImagePart | VideoPart, ...]:
-    parts: list[TextPart | ImagePart | VideoPart] = []
+def _inputs(card: ModelCard, task: str) -> tuple[ModalPart, ...]:
+    parts: list[ModalPart] = []
     for name, spec in card.task(task).inputs.items():
         if spec.modality == "text":
             parts.append(TextPart(name=name, text="a red circle"))
@@ -300,6 +300,8 @@ def _inputs(card: ModelCard, task: str) -> tuple[TextPart | ImagePart | VideoPar
             parts.append(ImagePart(name=name, pixels=np.zeros((48, 64, 3), np.uint8)))
         elif spec.modality == "video":
             parts.append(VideoPart(name=name, frames=np.zeros((17, 48, 64, 3), np.uint8), fps=16.0))
+        elif spec.modality == "action":
+            parts.append(ActionPart(name=name, values=np.zeros((4, 2), np.float32)))
         elif spec.required:
             raise ContractError(f"task {task} of {card.model_id} needs {name!r}, which the suite cannot make up")
     return tuple(parts)

@@ -1,0 +1,1 @@
+"""The parity checks that Cosmos3 cards declare."""
