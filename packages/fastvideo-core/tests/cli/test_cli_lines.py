@@ -42,6 +42,15 @@ def test_a_line_is_an_ask(read_one):
     assert line.ask.request_id == "a-1"
 
 
+def test_a_line_may_have_a_video_and_actions(read_one, tmp_path):
+    line = read_one({"prompt": "x", "task": "t", "video": "v.mp4", "actions": [[0.5, 1]]})
+    assert line.ask.inputs == {"video": "v.mp4", "actions": [[0.5, 1]]}
+    path = tmp_path / "moves.json"
+    path.write_text("[[1, 2], [3, 4]]")
+    assert read_one({"prompt": "x", "actions": str(path)}).ask.inputs == {"actions": [[1, 2], [3, 4]]}
+    assert read_one({"prompt": "x"}).ask.inputs == {}
+
+
 def test_the_id_is_the_lines_number_where_none_is_given(read):
     assert [(line.number, line.request_id) for line in read('\n{"prompt": "x"}\r\n\n  \n{"prompt": "y"}')] == [
         (2, "2"),
@@ -86,6 +95,9 @@ def test_good_ids(value, read_one):
         ({"prompt": None}, "prompt=None: a JSON null; allowed: text"),
         ({"prompt": "x", "exact": 1}, "exact=1: a JSON number; allowed: true or false"),
         ({"prompt": "x", "image": ["a.png"]}, "image=.*: a JSON array; allowed: text"),
+        ({"prompt": "x", "video": 3}, "video=3: a JSON number; allowed: text"),
+        ({"prompt": "x", "actions": 3}, "actions=3: a JSON number; allowed: the path of a .json file, or a list"),
+        ({"prompt": "x", "actions": "nowhere.json"}, "actions='nowhere.json': actions cannot be read: No such file"),
         ({"prompt": "x", "id": 1.5}, "id=1.5: a JSON number; allowed: text, or a whole number"),
         ({"prompt": "x", "id": True}, "id=True: a JSON boolean"),
         ({"prompt": "x", "id": -1}, "id='-1': not usable as a file name"),

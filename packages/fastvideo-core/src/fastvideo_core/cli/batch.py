@@ -39,8 +39,8 @@ __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
 DESCRIPTION = """\
 Run the requests of a JSON Lines file together on one model. Each line is an object with `prompt`, and, where wanted,
-`id` (else the line's number), `task`, `image`, `exact`, `latency_class` (interactive, standard or batch), `deadline_s`
-and any parameter of the card, in snake_case:
+`id` (else the line's number), `task`, `image`, `video`, `actions` (a .json file, or lists of numbers), `exact`,
+`latency_class` (interactive, standard or batch), `deadline_s` and any parameter of the card, in snake_case:
 
     {"id": "circle", "prompt": "a red circle moving right", "seed": 7, "num_inference_steps": 12}
 """

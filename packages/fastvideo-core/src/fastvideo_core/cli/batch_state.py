@@ -264,7 +264,10 @@ def card_name(name: str | None) -> str:
 def _plain(ask: Ask) -> dict[str, Any]:
     """Return an ask as plain data, which means the same from any folder."""
     image = None if ask.image is None else str(Path(ask.image).absolute())
-    return {**asdict(ask), "image": image, "parameters": dict(ask.parameters)}
+    inputs = dict(ask.inputs)
+    if "video" in inputs:
+        inputs["video"] = str(Path(inputs["video"]).absolute())
+    return {**asdict(ask), "image": image, "inputs": inputs, "parameters": dict(ask.parameters)}
 
 
 def _reclaim(path: Path, prepared: PreparedRequest) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastvideo_core.cli.jobs import Ask
+from fastvideo_core.cli.reading import read_actions
 from fastvideo_core.errors import InputError, MediaError, ParameterError, PromptError
 from fastvideo_core.request.media.naming import check_stem, slugify
 
@@ -22,6 +23,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _RESERVED_IDS = ("summary",)
 _COMMAND_FLAGS = ("card", "config", "device", "format", "max_running", "output", "precision", "quiet")
 _OWN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "actions": (str, list),
     "deadline_s": (int, float),
     "exact": bool,
     "id": (str, int),
@@ -30,8 +32,10 @@ _OWN_FIELDS: dict[str, type | tuple[type, ...]] = {
     "plugins": dict,
     "prompt": str,
     "task": str,
+    "video": str,
 }
 _KINDS = {
+    "actions": "the path of a .json file, or a list of lists of numbers",
     "deadline_s": "a number of seconds",
     "exact": "true or false",
     "id": "text or a whole number",
@@ -179,6 +183,7 @@ def _read_ask(values: Mapping[str, Any], request_id: str, is_exact: bool) -> Ask
         prompt=own["prompt"],
         task=own.get("task"),
         image=own.get("image"),
+        inputs=_inputs(own),
         is_exact=own.get("exact", is_exact),
         parameters={name: value for name, value in values.items() if name not in _OWN_FIELDS},
         plugins=_plugins(own.get("plugins", {})),
@@ -187,6 +192,14 @@ def _read_ask(values: Mapping[str, Any], request_id: str, is_exact: bool) -> Ask
         deadline_s=own.get("deadline_s"),
         front_names=tuple(_OWN_FIELDS),
     )
+
+
+def _inputs(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that are not the prompt or the image: a video's path, and actions, of a file their content."""
+    inputs = {name: own[name] for name in ("video", "actions") if name in own}
+    if isinstance(inputs.get("actions"), str):
+        inputs["actions"] = read_actions(inputs["actions"])
+    return inputs
 
 
 def _plugins(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
