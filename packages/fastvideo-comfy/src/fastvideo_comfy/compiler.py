@@ -10,6 +10,7 @@ from typing import Any
 from fastvideo_comfy.errors import UnsupportedWorkflowError
 from fastvideo_comfy.files import FileMap
 from fastvideo_comfy.fold import Folder
+from fastvideo_comfy.fold.brought import BroughtNode, name_widgets
 from fastvideo_comfy.graph.base import ACTIVE, FlatGraph, FlatNode, Problem
 from fastvideo_comfy.graph.document import Document
 from fastvideo_comfy.graph.flatten import flatten
@@ -90,6 +91,7 @@ def compile_workflow(
     find_card: CardFinder,
     files: FileMap | None = None,
     values: Mapping[tuple[str, str], Any] | None = None,
+    nodes: Mapping[str, BroughtNode] | None = None,
 ) -> WorkflowProgram:
     """Compile a workflow.
 
@@ -98,12 +100,13 @@ def compile_workflow(
         find_card: Cards by name.
         files: Cards of model files; None knows the published ones.
         values: Inputs to set, by node and input, in place of what stands or comes in there.
+        nodes: Node types that plugins bring, by type.
 
     Raises:
         UnsupportedWorkflowError: A live node does not compile; carries every reason.
         ParameterError: There is no such node or input to set.
     """
-    return examine(document, find_card=find_card, files=files, values=values).expect()
+    return examine(document, find_card=find_card, files=files, values=values, nodes=nodes).expect()
 
 
 def examine(
@@ -112,11 +115,13 @@ def examine(
     find_card: CardFinder,
     files: FileMap | None = None,
     values: Mapping[tuple[str, str], Any] | None = None,
+    nodes: Mapping[str, BroughtNode] | None = None,
 ) -> Compiled:
     """Compile a workflow as far as it goes, and tell what became of every node; see `compile_workflow`."""
-    flat = flatten(document)
+    flat, brought = flatten(document), nodes or {}
+    name_widgets(flat, brought)
     set_values(flat, values or {})
-    folder = Folder(flat)
+    folder = Folder(flat, brought)
     live = find_live(flat, folder)
     ctx = Lowering(flat, folder, files or FileMap(), find_card)
     for problem in _refusals(ctx, live):
@@ -126,9 +131,9 @@ def examine(
     report = CoverageReport(document.name, _coverage(ctx, live, problems), problems, dependents_of(live, problems))
     if problems:
         return Compiled(report, None, flat)
-    nodes = tuple(node for one in lowered for node in one.nodes)
+    parts = tuple(node for one in lowered for node in one.nodes)
     requests = tuple(one.request for one in lowered)
-    return Compiled(report, WorkflowProgram(program_id=document.name[:128], nodes=nodes, requests=requests), flat)
+    return Compiled(report, WorkflowProgram(program_id=document.name[:128], nodes=parts, requests=requests), flat)
 
 
 def set_values(flat: FlatGraph, values: Mapping[tuple[str, str], Any]) -> None:

@@ -19,6 +19,7 @@ from fastvideo_comfy.assign import parse_place
 from fastvideo_comfy.compiler import Compiled, examine
 from fastvideo_comfy.errors import WorkflowError
 from fastvideo_comfy.files import parse_assignments
+from fastvideo_comfy.fold.brought import BroughtNode
 from fastvideo_comfy.graph.base import Link
 from fastvideo_comfy.graph.document import MAX_BYTES, parse_document
 from fastvideo_comfy.lower.base import CardFinder
@@ -215,7 +216,12 @@ def load_product(path: Path) -> WorkflowProduct | None:
 
 
 def call_product(
-    product: WorkflowProduct, parameters: Mapping[str, Any], *, find_card: CardFinder, models: tuple[str, ...] = ()
+    product: WorkflowProduct,
+    parameters: Mapping[str, Any],
+    *,
+    find_card: CardFinder,
+    models: tuple[str, ...] = (),
+    nodes: Mapping[str, BroughtNode] | None = None,
 ) -> Compiled:
     """Compile a product with parameters of a call.
 
@@ -224,6 +230,7 @@ def call_product(
         parameters: Values by public name; those left out have their defaults.
         find_card: Cards by name.
         models: Further cards of model files.
+        nodes: Node types that plugins bring, by type.
 
     Raises:
         ParameterError: There is no such parameter, or a value is not allowed.
@@ -240,7 +247,7 @@ def call_product(
         values[public.node, public.input] = public.spec.validate_value(name, value)
     files = parse_assignments([*product.models, *models])
     document = parse_document(product.prompt, name=product.name)
-    return examine(document, find_card=find_card, files=files, values=values)
+    return examine(document, find_card=find_card, files=files, values=values, nodes=nodes)
 
 
 def write_new(path: Path, text: str) -> None:

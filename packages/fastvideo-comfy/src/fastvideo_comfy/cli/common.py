@@ -8,6 +8,7 @@ from pathlib import Path
 from fastvideo_comfy.assign import parse_values
 from fastvideo_comfy.compiler import Compiled, examine, installed_cards
 from fastvideo_comfy.files import parse_assignments
+from fastvideo_comfy.fold.brought import configured_nodes
 from fastvideo_comfy.graph.document import read_document
 from fastvideo_core.cli.parser import Parser
 
@@ -28,13 +29,19 @@ def add_workflow_arguments(parser: Parser) -> None:
 
 
 def add_model_option(parser: Parser) -> None:
-    """Add `--model`."""
+    """Add `--model`, and `--config`."""
     parser.add_argument(
         "--model",
         action="append",
         default=[],
         metavar="FILE=CARD[:COMPONENT]",
         help="the card (id, folder or hub repository) that a model file of the workflow is; may be repeated",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="deploy config, whose plugins may bring node types (default: the one that FASTVIDEO_CONFIG names)",
     )
 
 
@@ -43,7 +50,9 @@ def examine_file(args: Namespace) -> Compiled:
 
     Raises:
         InputError: The file is no workflow, or something that is set is not there.
+        PluginError: A plugin fails.
     """
     document = read_document(args.workflow)
     files, values = parse_assignments(args.model), parse_values(args.set)
-    return examine(document, find_card=installed_cards(), files=files, values=values)
+    nodes = configured_nodes(args.config)
+    return examine(document, find_card=installed_cards(), files=files, values=values, nodes=nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fastvideo_comfy.cli.common import add_model_option
 from fastvideo_comfy.compiler import examine, installed_cards
 from fastvideo_comfy.errors import WorkflowError
 from fastvideo_comfy.files import parse_assignments
+from fastvideo_comfy.fold.brought import BroughtNode, configured_nodes
 from fastvideo_comfy.graph.document import read_document
 from fastvideo_comfy.report import CoverageReport
 from fastvideo_core.cli.parser import Parser
@@ -70,7 +72,7 @@ def run(args: Namespace, shell: Shell) -> int:
     """Print the table."""
     if not args.folder.is_dir():
         raise InputError("not a folder", field="FOLDER", value=str(args.folder), allowed="a folder with workflows")
-    coverage = measure(args.folder, models=args.model)
+    coverage = measure(args.folder, models=args.model, nodes=configured_nodes(args.config))
     if args.json:
         for name, report in sorted(coverage.reports.items()):
             reasons = [problem.line() for problem in report.problems]
@@ -81,7 +83,9 @@ def run(args: Namespace, shell: Shell) -> int:
     return 0
 
 
-def measure(folder: Path, *, models: list[str] | None = None) -> Coverage:
+def measure(
+    folder: Path, *, models: list[str] | None = None, nodes: Mapping[str, BroughtNode] | None = None
+) -> Coverage:
     """Compile every workflow below a folder."""
     find_card, files = installed_cards(), parse_assignments(models or [])
     coverage = Coverage()
@@ -92,7 +96,7 @@ def measure(folder: Path, *, models: list[str] | None = None) -> Coverage:
         except WorkflowError:
             coverage.skipped.append(name)
             continue
-        report = examine(document, find_card=find_card, files=files).report
+        report = examine(document, find_card=find_card, files=files, nodes=nodes).report
         family = family_of(name, report)
         coverage.reports[name] = report
         coverage.total[family] += 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastvideo_comfy.assign import parse_value
 from fastvideo_comfy.cli.common import add_workflow_arguments, examine_file
 from fastvideo_comfy.compiler import Compiled, installed_cards
+from fastvideo_comfy.fold.brought import configured_nodes
 from fastvideo_comfy.folders import ModelFolders, read_extra_paths
 from fastvideo_comfy.product import call_product, load_product
 from fastvideo_core.cli.options import add_quiet_option
@@ -71,7 +72,10 @@ def _compile(args: Namespace) -> Compiled:
     product = load_product(args.workflow)
     if product is None:
         return examine_file(args)
-    return call_product(product, _parameters(args.set), find_card=installed_cards(), models=tuple(args.model))
+    return call_product(
+        product, _parameters(args.set), find_card=installed_cards(), models=tuple(args.model),
+        nodes=configured_nodes(args.config),
+    )  # fmt: skip
 
 
 def _parameters(texts: list[str]) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from fastvideo_comfy.fold.rules import FOLDS, SWITCH, FoldError
+from fastvideo_comfy.fold.rules import FOLDS, SWITCH, Fold, FoldError
 from fastvideo_comfy.graph.base import ACTIVE, FlatGraph, FlatNode, Link, Problem
 
 __all__ = ["Folded", "Folder"]
@@ -33,10 +35,12 @@ class Folder:
 
     Args:
         flat: The graph; problems are added to it.
+        brought: Further rules by node type, as of `FOLDS`.
     """
 
-    def __init__(self, flat: FlatGraph) -> None:
+    def __init__(self, flat: FlatGraph, brought: Mapping[str, Fold] = MappingProxyType({})) -> None:
         self._flat = flat
+        self._folds: Mapping[str, Fold] = {**FOLDS, **brought}
         self._known: dict[Link, Folded] = {}
         self._noted: set[tuple[str, str, str]] = set()
         self.folded: set[str] = set()
@@ -71,7 +75,7 @@ class Folder:
     def _missing(self, link: Link) -> Link | None:
         """Return a link that has to be known before this one, or None."""
         node = self._flat.nodes.get(link.node)
-        if node is None or node.activity != ACTIVE or (node.type not in FOLDS and node.type != SWITCH):
+        if node is None or node.activity != ACTIVE or (node.type not in self._folds and node.type != SWITCH):
             return None
         if node.type == SWITCH:
             return self._missing_of_switch(node)
@@ -96,7 +100,7 @@ class Folder:
             return BROKEN
         if node.type == SWITCH:
             return self._switch(node)
-        fold = FOLDS.get(node.type)
+        fold = self._folds.get(node.type)
         if fold is None:
             return Folded(source=link)
         return self._compute(node, link, fold)
@@ -114,7 +118,10 @@ class Folder:
             return BROKEN
         return self._known.get(chosen, BROKEN) if isinstance(chosen, Link) else Folded(value=chosen, is_known=True)
 
-    def _compute(self, node: FlatNode, link: Link, fold: Any) -> Folded:
+    def _compute(self, node: FlatNode, link: Link, fold: Fold) -> Folded:
+        if node.unnamed:
+            self._note(node, f"the file stores {len(node.unnamed)} widget values, which is more than it has")
+            return BROKEN
         inputs: dict[str, Any] = {}
         for name, given in node.inputs.items():
             known = self._known.get(given, BROKEN) if isinstance(given, Link) else Folded(given, is_known=True)

@@ -8,7 +8,10 @@ from typing import Any
 
 from fastvideo_comfy.fold.expression import ExpressionError, evaluate_expression
 
-__all__ = ["FOLDS", "SWITCH", "FoldError"]
+__all__ = ["FOLDS", "SWITCH", "Fold", "FoldError"]
+
+Fold = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+"""From a node's inputs, all of them values, to its outputs."""
 
 SWITCH = "ComfySwitchNode"
 
@@ -85,7 +88,7 @@ def _replace(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
 
 _TEXT = _primitive((str,), "text")
 
-FOLDS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+FOLDS: Mapping[str, Fold] = {
     "PrimitiveInt": _whole,
     "PrimitiveFloat": _primitive((int, float), "a number"),
     "PrimitiveBoolean": _primitive((bool,), "true or false"),
@@ -95,4 +98,4 @@ FOLDS: Mapping[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "StringConcatenate": _join,
     "StringReplace": _replace,
 }
-"""Functions from a node's inputs, all of them values, to its outputs; the switch is apart, being lazy."""
+"""The compiler's own, by node type; the switch is apart, being lazy."""

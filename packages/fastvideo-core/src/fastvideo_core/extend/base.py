@@ -218,11 +218,15 @@ class RewardSpec(PluginSpec):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec(PluginSpec):
-    """A node type of workflows; the implementation is a function that compiles it.
+    """A node type of workflows, which computes values of values while a workflow is compiled.
+
+    The implementation is a function that is given the inputs by name, and returns the outputs in order. A ValueError
+    that it raises says what is wrong with the inputs.
 
     Attributes:
         node_type: The type's name in workflow files, in their own spelling.
-        inputs: Its inputs by name, with their types.
+        inputs: Its inputs by name, with their types as workflow files name them: INT, FLOAT, BOOLEAN, STRING; in the
+            order in which files store their values.
         outputs: Types of its outputs, in order.
     """
 
