@@ -163,26 +163,18 @@ class Engine(HeldEngine):
             ResourceError: They do not fit into memory.
         """
         found = card if isinstance(card, ModelCard) else (catalog or Catalog.installed()).find(str(card))
-
         found = with_samplers(found, extensions)
         hooks, attention = InstanceHooks.of(extensions, found), choose_attention(extensions, found)
         samplers = load_samplers(extensions)
 
         def load() -> ModelInstance:
             return load_instance(
-                found,
-                device=device,
-                precision=precision,
-                tasks=tasks,
-                on_progress=on_progress,
-                hooks=hooks,
-                attention=attention,
-                samplers=samplers,
-            )
+                found, device=device, precision=precision, tasks=tasks, on_progress=on_progress, hooks=hooks,
+                attention=attention, samplers=samplers,
+            )  # fmt: skip
 
-        instance = load()
         return cls(
-            instance, options=options, max_running=max_running, tap=tap, store=store, reload=load, defaults=defaults
+            load(), options=options, max_running=max_running, tap=tap, store=store, reload=load, defaults=defaults
         )
 
     @property
