@@ -98,7 +98,7 @@ def test_nft_is_its_formula():
         v, old, ref = (w[0] * noisy + w[1] * item.sigma + w[2] for w in roles.numbers().values())
         total += nft_formula(item.x0_1CTHW, {"noisy": noisy, "level": item.sigma}, v, old, item.goodness, 0.2) / 3
         distance += float(((v - ref) ** 2).mean()) / 3
-    assert float(loss.value) == pytest.approx(5 * total + 1e-4 * distance, rel=1e-9)
+    assert loss.value.item() == pytest.approx(5 * total + 1e-4 * distance, rel=1e-9)
     assert loss.metrics["deviation"] == pytest.approx(distance, rel=1e-9)
 
 
@@ -172,7 +172,7 @@ def test_grpo_is_its_formula():
         divergence += float(((means[0] - means[1]) ** 2).mean()) / (2 * std**2) / 2
     assert loss.metrics["policy_loss"] == pytest.approx(policy, rel=1e-5)
     assert loss.metrics["reference_kl"] == pytest.approx(divergence, rel=1e-5)
-    assert float(loss.value) == pytest.approx(policy + 0.5 * divergence, rel=1e-5)
+    assert loss.value.item() == pytest.approx(policy + 0.5 * divergence, rel=1e-5)
 
 
 def test_grpo_asks_at_the_rollouts_own_times_and_guidance():
@@ -221,7 +221,7 @@ def test_dpo_takes_best_and_worst_with_one_noise_and_level_for_both():
             v = w[0] * x + w[1] * items[0].sigma + w[2]
             errors[role, name] = float(((v - (noise - x0)) ** 2).mean())
     gain = (errors["student", "w"] - errors["reference", "w"]) - (errors["student", "l"] - errors["reference", "l"])
-    assert float(loss.value) == pytest.approx(math.log(1 + math.exp(25 * gain)), rel=1e-6)
+    assert loss.value.item() == pytest.approx(math.log(1 + math.exp(25 * gain)), rel=1e-6)
 
 
 def test_flow_matching_is_its_formula():
@@ -232,7 +232,7 @@ def test_flow_matching_is_its_formula():
     for item, noise in zip(items, drawn, strict=True):
         x = (1 - item.sigma) * item.x0_1CTHW + item.sigma * noise
         want += float(((0.3 * x + 0.2 * item.sigma + 0.1 - (noise - item.x0_1CTHW)) ** 2).mean()) / 2
-    assert float(loss.value) == pytest.approx(want, rel=1e-6)
+    assert loss.value.item() == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.parametrize("times", ["uniform", "logit_normal"])
@@ -290,7 +290,7 @@ def test_the_critic_learns_the_flow_of_the_students_samples():
         x0 = item.sample_1CTHW - 0.75 * (0.3 * item.sample_1CTHW + 0.2 * 0.75 + 0.1)
         noisy = (1 - item.level) * x0 + item.level * noise
         want += float(((0.1 * noisy + 0.2 - (noise - x0)) ** 2).mean()) / 2
-    assert float(loss.value) == pytest.approx(want, rel=1e-6)
+    assert loss.value.item() == pytest.approx(want, rel=1e-6)
     loss.value.backward()
     assert roles.weights["student"].grad is None
 

@@ -1,0 +1,62 @@
+"""What the training commands have in common."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastvideo_core.cli.options import add_quiet_option
+from fastvideo_core.cli.parser import Parser
+from fastvideo_core.cli.shell import Shell
+
+if TYPE_CHECKING:
+    from fastvideo_rl.train.assemble import Plan
+    from fastvideo_rl.train.processes import Processes
+
+__all__ = ["add_config_options", "read_plan", "train_and_ship"]
+
+
+def add_config_options(parser: Parser) -> None:
+    """Add the flags of `train` and `resume`."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the run's YAML file")
+    add_quiet_option(parser)
+
+
+def read_plan(args: Namespace) -> tuple[Plan, Processes]:
+    """Read the config, meet the other processes, and check everything; nothing is loaded."""
+    from fastvideo_rl.train.assemble import make_plan
+    from fastvideo_rl.train.config import read_config
+    from fastvideo_rl.train.processes import Processes
+
+    config = read_config(Path(args.config))
+    processes = Processes.join(config.device)
+    return make_plan(config, world_size=processes.size), processes
+
+
+def train_and_ship(args: Namespace, shell: Shell, *, is_resumed: bool) -> int:
+    """Run to the end, and write the card."""
+    from fastvideo_core.cli.progress import open_display
+
+    plan, processes = read_plan(args)
+    with open_display(shell, is_quiet=args.quiet or not processes.is_first) as display:
+        display.phase(f"loading {plan.card.model_id}")
+        from fastvideo_rl.evaluation import ship_run
+        from fastvideo_rl.train.trainer import StepReport, Trainer
+
+        def told(report: StepReport) -> None:
+            for reason in report.reasons:
+                display.note(f"step {report.step}: a group has ended: {reason}")
+            display.note(str(report))
+
+        with Trainer(plan, processes) as trainer:
+            if is_resumed:
+                trainer.resume()
+                display.note(f"going on after step {trainer.step}")
+            trainer.run(told)
+            if trainer.gate is not None:
+                display.note(str(trainer.gate))
+            folder = ship_run(trainer)
+    if processes.is_first:
+        shell.say(f"{folder}: fastvideo generate --card {folder} PROMPT")
+    return 0

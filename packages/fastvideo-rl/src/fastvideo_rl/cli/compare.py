@@ -1,0 +1,49 @@
+"""`fastvideo rl compare`."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from fastvideo_core.cli.parser import Parser, count
+from fastvideo_core.cli.shell import Shell
+from fastvideo_core.cli.table import format_table
+
+__all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
+
+DESCRIPTION = """\
+Score two cards on the same prompts and seeds, and print their rewards side by side; with a sheet, their samples stand
+beside each other."""
+EPILOG = ""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("cards", nargs=2, metavar="CARD", help="id of a card, or a folder")
+    parser.add_argument("--config", required=True, metavar="FILE", help="config with the prompts and rewards")
+    parser.add_argument("--num-samples", type=count, default=32, metavar="N", help="how many (default: 32)")
+    parser.add_argument("-o", "--output", metavar="FILE", help=".png with the samples of both")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: Namespace, shell: Shell) -> int:
+    """Make the samples of both, score them, print the table."""
+    from fastvideo_rl.evaluation import compare
+    from fastvideo_rl.train.assemble import make_plan
+    from fastvideo_rl.train.config import read_config
+
+    plan = make_plan(read_config(Path(args.config)))
+    one, other, better = compare(
+        plan, args.cards, args.num_samples, sheet=None if args.output is None else Path(args.output)
+    )
+    if args.json:
+        found = {name: {one.card: one.means[name], other.card: other.means[name]} for name in one.means}
+        shell.say(json.dumps({"num_samples": args.num_samples, "second_is_better": better, **found}, indent=2))
+        return 0
+    rows = [
+        (name, f"{mean:.4f}", f"{other.means[name]:.4f}", f"{other.means[name] - mean:+.4f}", f"{better[name]:.0%}")
+        for name, mean in one.means.items()
+    ]
+    shell.say(format_table(rows, header=("reward", one.card, other.card, "difference", "second is better")))
+    return 0

@@ -1,0 +1,160 @@
+"""What a card is worth by a run's rewards: alone, beside another, and in the card that a run ships.
+
+Shape letters: F, Y, X pixel frames, rows, columns; 3 RGB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastvideo_core.errors import ConfigError
+from fastvideo_core.runtime.catalog import CARD_FILE, Catalog
+from fastvideo_rl.rewards.scorer import Scorer
+from fastvideo_rl.rollout.records import BehaviorRecord, Group
+from fastvideo_rl.ship import ship_card
+from fastvideo_rl.train.assemble import Plan, open_engine
+from fastvideo_rl.train.sheets import make_sheet, write_sheet
+from fastvideo_rl.train.trainer import make_clips
+
+if TYPE_CHECKING:
+    from fastvideo_rl.train.trainer import Trainer
+
+__all__ = ["Scores", "compare", "evaluate", "find_result", "ship_run"]
+
+NUM_FIGURES = 16
+"""Samples behind the figures in a shipped card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Rewards of a card.
+
+    Attributes:
+        card: The card.
+        means: Mean of each reward, and of their weighted sum as `reward`.
+        errors: Standard errors of these means.
+        rows: The numbers behind them, one a sample.
+        clips_FYX3: The samples.
+    """
+
+    card: str
+    means: dict[str, float]
+    errors: dict[str, float]
+    rows: dict[str, list[float]]
+    clips_FYX3: list[npt.NDArray[np.uint8]]
+
+
+def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = None) -> Scores:
+    """Score what a card makes of a run's prompts, with the seeds 0, 1, and so on.
+
+    Args:
+        plan: The run: its prompts, request parameters and rewards.
+        card: Id or folder.
+        num_samples: How many.
+        sheet: Where to write a picture of them; None writes none.
+
+    Raises:
+        ConfigError: The run has no rewards or no prompts.
+        FastVideoError: A sample could not be made, or a reward failed.
+    """
+    _check(plan)
+    assert plan.prompts is not None
+    prompts = _prompts(plan, num_samples)
+    with open_engine(plan, Catalog.installed().find(card), most=num_samples) as engine:
+        name = engine.card.model_id
+        task = plan.config.task or engine.card.capabilities.default_task
+        clips = make_clips(engine, task, prompts, plan.config.rollout.parameters)
+        fps = float(engine.card.task(task).defaults().get("fps") or 1.0)  # type: ignore[arg-type]  # a number
+    scores = _score(plan, name, prompts, clips, fps)
+    if sheet is not None:
+        write_sheet(sheet, make_sheet(clips), prompts)
+    return scores
+
+
+def compare(
+    plan: Plan, cards: Sequence[str], num_samples: int, *, sheet: Path | None = None
+) -> tuple[Scores, Scores, dict[str, float]]:
+    """Score two cards on the same prompts and seeds.
+
+    Returns:
+        Both, and the share of samples in which the second one's reward is the higher.
+    """
+    one, other = (evaluate(plan, card, num_samples) for card in cards)
+    better = {name: float(np.mean(np.array(other.rows[name]) > np.array(one.rows[name]))) for name in one.rows}
+    if sheet is not None:
+        pairs = [clip for pair in zip(one.clips_FYX3, other.clips_FYX3, strict=True) for clip in pair]
+        captions = [f"{one.card} | {other.card}: {prompt}" for prompt in _prompts(plan, num_samples)]
+        write_sheet(sheet, make_sheet(pairs), captions)
+    return one, other, better
+
+
+def find_result(plan: Plan) -> str:
+    """Return the folder of a run's card, or the card that the run begins with where there is none yet."""
+    folder = _result_folder(plan)
+    return str(folder) if (folder / CARD_FILE).is_file() else plan.config.card
+
+
+def ship_run(trainer: Trainer) -> Path:
+    """Write the card of a run that has ended; all processes call it, the first writes.
+
+    Returns:
+        Its folder.
+    """
+    plan, folder = trainer.plan, _result_folder(trainer.plan)
+    weights = trainer.roles.weights(trainer.shipped_role)
+    if trainer.processes.is_first:
+        ship_card(plan, weights, folder, num_steps=trainer.step, gate=trainer.gate, figures={})
+        if plan.config.rewards and plan.prompts is not None:
+            scores = evaluate(plan, str(folder), NUM_FIGURES)
+            figures: dict[str, Any] = {name: round(mean, 6) for name, mean in scores.means.items()}
+            figures["num_samples"] = NUM_FIGURES
+            ship_card(plan, weights, folder, num_steps=trainer.step, gate=trainer.gate, figures=figures)
+    trainer.processes.wait()
+    return folder
+
+
+def _result_folder(plan: Plan) -> Path:
+    return Path(plan.config.output) / plan.config.result.model_id
+
+
+def _check(plan: Plan) -> None:
+    if not plan.config.rewards:
+        raise ConfigError("there is nothing to score by", field="rewards", value=[], allowed="at least one")
+    if plan.prompts is None:
+        raise ConfigError("there is nothing to make samples of", field="prompts", value=None, allowed="a text file")
+
+
+def _prompts(plan: Plan, count: int) -> list[str]:
+    assert plan.prompts is not None
+    known = plan.prompts.prompts
+    return [known[index % len(known)] for index in range(count)]
+
+
+def _score(plan: Plan, card: str, prompts: Sequence[str], clips: list[npt.NDArray[np.uint8]], fps: float) -> Scores:
+    nothing: Any = None
+    # Each in a group of its own: a reward that fails for one says nothing of the others.
+    groups = [
+        Group(prompt, [BehaviorRecord(prompt, seed, {}, {}, nothing, (), nothing, "", nothing, clip, fps)])
+        for seed, (prompt, clip) in enumerate(zip(prompts, clips, strict=True))
+    ]
+    with Scorer(plan.config.rewards, plan.extensions) as scorer:
+        for group in groups:
+            scorer.submit(group)
+        scorer.settle()
+    failed = [group.reason for group in groups if group.reason is not None]
+    if failed:
+        raise ConfigError(f"{len(failed)} of {len(groups)} samples have no score: {failed[0]}", field="rewards")
+    records = [group.records[0] for group in groups]
+    names = list(records[0].rewards)
+    rows = {"reward": [record.reward for record in records]}
+    rows |= {name: [record.rewards[name] for record in records] for name in names}
+    means = {name: float(np.mean(values)) for name, values in rows.items()}
+    errors = {name: float(np.std(values) / math.sqrt(len(values))) for name, values in rows.items()}
+    return Scores(card, means, errors, rows, clips)

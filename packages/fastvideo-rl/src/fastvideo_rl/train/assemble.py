@@ -1,0 +1,212 @@
+"""From a config to all that a run needs; what is wrong is found here, before any compute."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastvideo_core.card import ModelCard, ParityLevel, resolve_ref
+from fastvideo_core.errors import ConfigError, FastVideoError, describe_failure
+from fastvideo_core.extend.base import MethodSpec
+from fastvideo_core.extend.extensions import Extensions, resolve_plugin_ref
+from fastvideo_core.request.base import new_request_id
+from fastvideo_core.runtime.catalog import Catalog
+from fastvideo_core.runtime.engine import Engine, RuntimeOptions
+from fastvideo_core.runtime.samplers import with_samplers
+from fastvideo_core.runtime.scheduler.base import SchedulerConfig
+from fastvideo_rl.methods.base import Method
+from fastvideo_rl.options import nearest_name, read_options
+from fastvideo_rl.program import TrainingProgram
+from fastvideo_rl.train.config import TrainConfig
+from fastvideo_rl.train.data import LatentSamples, PromptList
+from fastvideo_rl.train.lora import add_lora
+from fastvideo_rl.train.roles import Role, Roles, copy_role
+
+__all__ = ["BUILT_IN", "Plan", "load_extensions", "make_plan", "make_roles", "open_engine", "rollout_parameters"]
+
+BUILT_IN = ("method.fastvideo", "reward.fastvideo", "sampler.sde")
+"""Plugins that training switches on of itself; a reward that the installed families bring is on too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked run.
+
+    Attributes:
+        config: The config.
+        extensions: What is on.
+        method: The method.
+        spec: Its description.
+        teacher: The card that is trained from.
+        card: The student's card: the same, or what distillation makes of it.
+        program: What is run of it.
+        prompts: Prompts; None for a run on data.
+        data: Samples; None for a run on prompts.
+    """
+
+    config: TrainConfig
+    extensions: Extensions
+    method: Method
+    spec: MethodSpec
+    teacher: ModelCard
+    card: ModelCard
+    program: TrainingProgram
+    prompts: PromptList | None
+    data: LatentSamples | None
+
+    @property
+    def required(self) -> ParityLevel:
+        """The level between rollout and training that is needed: the method's, or the card's own if that is higher."""
+        levels = list(ParityLevel)
+        return max(ParityLevel(self.spec.required_level), self.card.recipe.consistency_required, key=levels.index)
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the method asks the teacher."""
+        return "teacher" in self.spec.roles
+
+
+def load_extensions(config: TrainConfig) -> Extensions:
+    """Switch on what training needs, and what the config names.
+
+    Raises:
+        PluginError: A plugin is not installed, or fails.
+    """
+    from importlib_metadata import entry_points
+
+    rewards = [entry.name for entry in entry_points(group="fastvideo.plugins") if entry.name.startswith("reward.")]
+    names: dict[str, Mapping[str, Any]] = {name: {} for name in (*BUILT_IN, *rewards)}
+    return Extensions.load({**names, **config.plugins}, strict=True)
+
+
+def make_plan(config: TrainConfig, *, world_size: int = 1) -> Plan:
+    """Check a config against what is installed.
+
+    Raises:
+        FastVideoError: The first thing that is wrong.
+    """
+    config.check_division(world_size)
+    extensions = load_extensions(config)
+    spec, method = _method(config, extensions)
+    teacher = Catalog.installed().find(config.card)
+    card = teacher if config.student is None else _student_card(config, teacher)
+    if "teacher" in spec.roles and config.student is None:
+        raise ConfigError(f"{spec.name} distils into another loop; say which", field="student", value=None)
+    program = TrainingProgram.of(with_samplers(card, extensions), config.task)
+    prompts = None if config.prompts is None else PromptList.read(Path(config.prompts), config.seed)
+    data = None if config.data is None else LatentSamples.read(Path(config.data), config.seed)
+    plan = Plan(config, extensions, method, spec, teacher, card, program, prompts, data)
+    _check(plan)
+    return plan
+
+
+def open_engine(plan: Plan, card: ModelCard, *, most: int | None = None) -> Engine:
+    """Open an engine for a card of a run, with room for a whole step's samples at a time."""
+    rollout = plan.config.rollout
+    most = most or rollout.group_size * rollout.num_groups
+    config = SchedulerConfig(max_running=max(16, most), max_queued=max(1024, 2 * most), max_batch=rollout.group_size)
+    return Engine.open(
+        card,
+        device=plan.config.device,
+        tasks=(plan.program.task,) if plan.program.task in card.capabilities.tasks else None,
+        extensions=plan.extensions,
+        options=RuntimeOptions(scheduler=config),
+    )
+
+
+def make_roles(plan: Plan, engine: Engine, teacher: Engine | None) -> Roles:
+    """Make the roles of a run from the weights that engines hold.
+
+    Args:
+        plan: The run.
+        engine: The engine that rolls out; the student's first weights are copies of its.
+        teacher: The teacher's engine, whose own modules the teacher role is.
+
+    Raises:
+        ConfigError: An adapter has no place.
+    """
+    config, names = plan.config, plan.program.trained
+    modules = {name: copy.deepcopy(engine.instance.component(name)).float() for name in names}
+    plain = Role(modules, is_trained=False)
+    student = copy_role(plain, is_trained=False)
+    for module in student.modules.values():
+        module.requires_grad_(True)
+        if config.weights.kind == "lora":
+            weights = config.weights
+            add_lora(module, rank=weights.rank, alpha=weights.alpha, targets=weights.targets, seed=config.seed)
+    roles = {"student": Role(student.modules, is_trained=True)}
+    for name in plan.spec.roles:
+        if name == "teacher":
+            assert teacher is not None, "a plan with this role has an engine for it"
+            roles[name] = Role({part: teacher.instance.component(part) for part in names}, is_trained=False)
+        elif name == "critic":
+            roles[name] = copy_role(roles["student"], is_trained=True)
+        elif name != "student":
+            roles[name] = copy_role(roles["student"], is_trained=False)
+    if config.weights.ema_decay is not None:
+        roles["ema"] = copy_role(roles["student"], is_trained=False)
+    spec = plan.program.card.loops[plan.program.generator.loop]
+    return Roles(spec, roles, is_checkpointed=config.weights.is_checkpointed)
+
+
+def _method(config: TrainConfig, extensions: Extensions) -> tuple[MethodSpec, Method]:
+    name, known = config.method.name, extensions.training_methods
+    spec = known.get(name)
+    if spec is None:
+        raise ConfigError(
+            "no such method", field="method.name", value=name, allowed=", ".join(sorted(known)),
+            nearest=nearest_name(name, known),
+        )  # fmt: skip
+    options = read_options(f"method {name}", spec, config.method.options, field="method.options")
+    method: Method = resolve_plugin_ref(f"method {name}", spec)(options)
+    return spec, method
+
+
+def _student_card(config: TrainConfig, teacher: ModelCard) -> ModelCard:
+    assert config.student is not None
+    ref = config.student.name
+    if not ref.startswith("fastvideo_"):
+        raise ConfigError("not a function of an installed package", field="student.name", value=ref)
+    try:
+        card = resolve_ref(ref)(teacher, **config.student.options)
+    except FastVideoError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"gives no card: {describe_failure(error)}", field="student.name", value=ref) from error
+    if not isinstance(card, ModelCard):
+        raise ConfigError(f"gives a {type(card).__name__}", field="student.name", value=ref, allowed="a ModelCard")
+    return card
+
+
+def _check(plan: Plan) -> None:
+    config, method = plan.config, plan.method
+    if method.source == "data" and plan.data is None:
+        raise ConfigError(f"{plan.spec.name} trains on samples", field="data", value=None, allowed="a folder")
+    if method.source == "rollouts" and plan.prompts is None:
+        raise ConfigError(f"{plan.spec.name} trains on rollouts", field="prompts", value=None, allowed="a text file")
+    if method.needs_rewards and not config.rewards:
+        raise ConfigError(f"{plan.spec.name} needs a reward", field="rewards", value=[], allowed="at least one")
+    if method.needs_rewards and config.rollout.group_size < 2:
+        raise ConfigError(
+            "a sample has no advantage over itself", field="rollout.group_size", value=1, allowed="2 or more", nearest=2
+        )
+    roles = {*plan.spec.roles, *(("ema",) if config.weights.ema_decay is not None else ())}
+    if config.result.role is not None and config.result.role not in roles:
+        raise ConfigError(
+            "no such role in this run", field="result.role", value=config.result.role, allowed=", ".join(sorted(roles)),
+            nearest=nearest_name(config.result.role, roles),
+        )  # fmt: skip
+    if plan.prompts is not None:
+        parameters = rollout_parameters(plan, 0)
+        plan.program.rollout(plan.prompts.prompts[0], {**parameters, "seed": 0}, request_id=new_request_id())
+
+
+def rollout_parameters(plan: Plan, step: int) -> dict[str, Any]:
+    """Return the request parameters of a step's rollouts: the config's, and the method's own over them."""
+    task = plan.program.card.task(plan.program.task)
+    own = plan.method.rollout_parameters(step, plan.config.seed)
+    known = {name: value for name, value in own.items() if name in task.parameters}
+    return {**plan.config.rollout.parameters, **known}

@@ -1,0 +1,67 @@
+"""What a run tells: a line of numbers a step in a file, TensorBoard, and W&B where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastvideo_core.errors import ConfigError
+
+__all__ = ["RunLog"]
+
+
+class RunLog:
+    """The logs of a run; only the first process has one.
+
+    Args:
+        folder: The run's folder; `metrics.jsonl` and `tensorboard/` are in it.
+        wandb_project: Project of Weights & Biases; None leaves it out.
+        name: Name of the run there.
+
+    Raises:
+        ConfigError: W&B is asked for and not installed.
+    """
+
+    def __init__(self, folder: Path, *, wandb_project: str | None = None, name: str = "") -> None:
+        from tensorboardX import SummaryWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
+        self._wandb = None if wandb_project is None else _open_wandb(wandb_project, name, folder)
+
+    def note(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step."""
+        self._lines.write(json.dumps({"step": step, **numbers}) + "\n")
+        self._lines.flush()
+        for name, value in numbers.items():
+            self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(dict(numbers), step=step)
+
+    def show(self, step: int, name: str, picture_YX3: npt.NDArray[np.uint8]) -> None:
+        """Show a picture, bytes (rows, columns, 3)."""
+        self._board.add_image(name, picture_YX3, step, dataformats="HWC")
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._lines.close()
+        self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+def _open_wandb(project: str, name: str, folder: Path) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError(
+            "Weights & Biases is not installed", field="wandb_project", value=project,
+            allowed="null, or `pip install fastvideo-rl[wandb]`",
+        ) from error  # fmt: skip
+    return wandb.init(project=project, name=name or None, dir=str(folder), resume="allow")
