@@ -134,7 +134,7 @@ def _description_checks(registry: PluginRegistry, plugin: str) -> Iterator[Check
 
 
 def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | None, folder: Path) -> Iterator[Check]:
-    from fastvideo_testing.contract import family
+    from fastvideo_testing.contract import family, kept
 
     own = tuple(registry.call_one(plugin, "model_cards") or ())
     is_family = bool({"model_cards", "card_from_layout"} & set(registry.plugins[0].hooks))
@@ -153,6 +153,7 @@ def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | Non
             "requests among others are as alone": partial(family.check_gate, card, given),
             "a cancelled request frees what it held": partial(family.check_cancellation, card, given),
             "costs grow and are near what is counted": partial(family.check_costs, card, given, larger),
+            "it says what interceptors will meet": partial(kept.check_branches, card, given),
             "declared parity runs and holds": partial(family.check_parity, card),
             "bad input is refused by its field": partial(family.check_bad_inputs, card),
         }.items():

@@ -18,7 +18,7 @@ from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.runtime.estimate import estimate_node
 from fastvideo_core.runtime.hooks import InstanceHooks
 from fastvideo_core.runtime.prepare import PreparedRequest
-from fastvideo_testing.contract.base import ContractError, load
+from fastvideo_testing.contract.base import ContractError, guided, load, make_requests
 from fastvideo_testing.gate.pool import Pool
 from fastvideo_testing.samples import extensions_of
 
@@ -132,8 +132,9 @@ def check_kept(
                     )
 
 
-def check_branches(card: ModelCard, request: PreparedRequest) -> None:
+def check_branches(card: ModelCard, parameters: Mapping[str, Any]) -> None:
     """The estimates of loops that let interceptors in say what these will meet, or more."""
+    (request,) = make_requests(card, {**parameters, **guided(card)}, 1)
     view = load(card).view
     nodes = [node for node in request.nodes if isinstance(node, ModelLoopNode)]
     for level in ("step", "block"):
