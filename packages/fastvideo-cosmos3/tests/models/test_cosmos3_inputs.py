@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from fastvideo_core.errors import CheckpointError, MediaError
+from fastvideo_core.request.media.videos import VideoClip
+from fastvideo_cosmos3.loops.texts import read_text, read_visual
 from fastvideo_cosmos3.models import embodiments
 from fastvideo_cosmos3.models.frames import action_view, cover_image, stretch_frames
 from fastvideo_cosmos3.models.prompts import SYSTEM_VIDEO, action_caption, generation_text
 from fastvideo_cosmos3.models.tokenizer import ChatTokenizer
 from fastvideo_cosmos3.models.vision import VisionPreprocessor, VisionSettings, text_positions
+
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "vision.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -89,20 +98,53 @@ def test_views_are_laid_out_as_in_diffusers(pipeline, size):
     assert (view.height, view.width) == (height, width)
 
 
-@pytest.mark.parametrize("size", [(40, 70), (200, 90), (17, 16)])
-def test_patches_of_images_are_those_of_transformers(folder, size):
-    from transformers import Qwen2VLImageProcessorPil
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: f"{case['kind']}-{case['shape']}")
+def test_what_is_shown_is_cut_up_as_in_transformers(folder, tokenizer, case):
+    """To the bit as its processor did it with torchvision, which it needs for videos and tests do not have."""
+    frames = np.random.default_rng(case["seed"]).integers(0, 256, (*case["shape"], 3), dtype=np.uint8)
+    shown = VideoClip(frames, case["fps"]) if case["kind"] == "video" else frames
+    model = SimpleNamespace(
+        component={
+            "text_tokenizer": tokenizer,
+            "image_processor": VisionPreprocessor(VisionSettings.from_folder(folder)),
+        }.get
+    )
+    inputs = {"text": "chat", "answers": True, "prompt": "what?", case["kind"]: shown}
+    visual = read_visual(model.component("image_processor"), inputs)
+    assert list(visual.grid) == case["grid"]
+    assert hashlib.sha256(visual.patches_PK.numpy().tobytes()).hexdigest() == case["patches_sha256"]
+    pads = ((tokenizer.image_id, "I"), (tokenizer.video_id, "V"))
+    expected = case["ids"]
+    for token, letter in pads:
+        expected = expected.replace(letter, tokenizer._tokenizer.convert_ids_to_tokens(token))
+    assert read_text(model, None, {}, inputs).ids == tokenizer.encode(expected)
 
-    settings = VisionSettings.from_folder(folder)
-    reference = Qwen2VLImageProcessorPil(
-        size=settings.size.model_dump(), patch_size=8, temporal_patch_size=2, merge_size=2,
-        image_mean=settings.image_mean, image_std=settings.image_std,
-    )  # fmt: skip
-    image = picture(*size)
-    expected = reference(images=[Image.fromarray(image)], return_tensors="pt")
-    found = VisionPreprocessor(settings).image(image)
-    assert list(found.grid) == expected["image_grid_thw"][0].tolist()
-    torch.testing.assert_close(found.patches_PK, expected["pixel_values"], rtol=0, atol=1e-6)
+
+def test_settings_of_images_and_videos_are_where_transformers_looks(folder, tmp_path):
+    def write(name, **content):
+        (tmp_path / name).write_text(json.dumps(content))
+
+    size = {"shortest_edge": 4096, "longest_edge": 8192}
+    write("preprocessor_config.json", patch_size=8)
+    assert VisionSettings.from_folder(tmp_path).video.patch_size == 8
+    write("video_preprocessor_config.json", patch_size=8, size=size, fps=4)
+    read = VisionSettings.from_folder(tmp_path)
+    assert (read.video.size.longest_edge, read.video.fps, read.image.size.longest_edge) == (8192, 4.0, 16777216)
+    write("processor_config.json", video_processor={"patch_size": 4}, processor_class="Qwen3VLProcessor")
+    read = VisionSettings.from_folder(tmp_path)
+    assert (read.video.patch_size, read.image.patch_size) == (4, 8)
+    write("preprocessor_config.json", patch_size=0)
+    with pytest.raises(CheckpointError, match=r"preprocessor_config.json: patch_size"):
+        VisionSettings.from_folder(tmp_path)
+    with pytest.raises(CheckpointError, match=r"preprocessor_config.json is missing"):
+        VisionSettings.from_folder(tmp_path / "nowhere")
+
+
+def test_a_video_of_one_frame_stands_still(folder):
+    found = VisionPreprocessor(VisionSettings.from_folder(folder)).video(picture(40, 70)[None], 24.0)
+    assert (found.grid[0], found.seconds) == (1, (0.0,))
+    first, second = found.patches_PK.unflatten(1, (3, 2, 64)).unbind(2)
+    assert torch.equal(first, second)
 
 
 def test_videos_are_sampled_twice_a_second(folder):

@@ -11,26 +11,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
+from torch.nn import functional as F
 
 from fastvideo_core.errors import CheckpointError, MediaError
 from fastvideo_core.request.media.pixels import Frames
 from fastvideo_cosmos3.models.config_file import read_json_object
 
-__all__ = ["VisionPreprocessor", "VisionSettings", "Visual", "text_positions"]
+__all__ = ["PatchSettings", "VisionPreprocessor", "VisionSettings", "Visual", "text_positions"]
 
 _MAX_ASPECT = 200
-_SAMPLED_FPS = 2.0
-_MIN_FRAMES = 4
-_MAX_FRAMES = 768
-_VIDEO_PIXELS = (128 * 32 * 32, 32 * 32 * 768)
-"""Fewest and most pixels of a whole video; the format states them nowhere but in the reference's code."""
+_FILES = {
+    "image": ("preprocessor_config.json",),
+    "video": ("video_preprocessor_config.json", "preprocessor_config.json"),
+}
+"""Where the settings of each kind stand, the first that is there; before them, as part of `processor_config.json`."""
 
 
 class _Size(BaseModel):
@@ -39,16 +39,19 @@ class _Size(BaseModel):
     longest_edge: Annotated[int, Field(ge=1)] = 16777216
 
 
-class VisionSettings(BaseModel):
-    """What a `preprocessor_config.json` says.
+class PatchSettings(BaseModel):
+    """How images, or videos, become patches; names are those of the files.
 
     Attributes:
-        size: Fewest and most pixels of an image, under the format's names.
+        size: Fewest and most pixels, of a video those of all its frames, under the format's names.
         patch_size: Edge of a patch.
         temporal_patch_size: Frames of a patch.
         merge_size: Edge of the square of patches that becomes a token.
         image_mean: Taken off each colour in [0, 1].
         image_std: What each colour is divided by then.
+        fps: Frames a second of a video that are looked at.
+        min_frames: Fewest of them, if the video has as many.
+        max_frames: Most of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -59,25 +62,50 @@ class VisionSettings(BaseModel):
     merge_size: Annotated[int, Field(ge=1)] = 2
     image_mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     image_std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> Self:
-        """Read `preprocessor_config.json`.
-
-        Raises:
-            CheckpointError: It is missing, or says what cannot be.
-        """
-        path = folder / "preprocessor_config.json"
-        try:
-            return cls.model_validate(read_json_object(path))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise CheckpointError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    fps: Annotated[float, Field(gt=0)] = 2.0
+    min_frames: Annotated[int, Field(ge=1)] = 4
+    max_frames: Annotated[int, Field(ge=1)] = 768
 
     @property
     def factor(self) -> int:
         """Pixels of a token's edge."""
         return self.patch_size * self.merge_size
+
+
+class VisionSettings(BaseModel):
+    """How images and videos become patches.
+
+    Attributes:
+        image: Images.
+        video: Videos.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    image: PatchSettings = PatchSettings()
+    video: PatchSettings = PatchSettings(size=_Size(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Self:
+        """Read a checkpoint's settings where transformers looks for them.
+
+        Raises:
+            CheckpointError: There are none, or they say what cannot be.
+        """
+        image, video = (_read_settings(folder, kind) for kind in ("image", "video"))
+        return cls(image=image, video=video)
+
+
+def _read_settings(folder: Path, kind: str) -> PatchSettings:
+    whole = folder / "processor_config.json"
+    nested = read_json_object(whole).get(f"{kind}_processor") if whole.is_file() else None
+    path = whole if nested else next((folder / name for name in _FILES[kind] if (folder / name).is_file()), None)
+    content = nested or read_json_object(path or folder / _FILES[kind][0])
+    try:
+        return PatchSettings.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +131,7 @@ class Visual:
 
 
 class VisionPreprocessor:
-    """Makes patches of images and videos.
+    """Makes patches of images and videos, as transformers does it.
 
     Args:
         settings: Sizes and scales.
@@ -118,13 +146,14 @@ class VisionPreprocessor:
         Raises:
             MediaError: It is far too narrow.
         """
-        size = self._fitted(image_HWC.shape[0], image_HWC.shape[1], self.settings.size.shortest_edge,
-                            self.settings.size.longest_edge, num_frames=1, field="image")  # fmt: skip
-        pixels = self._scale(_resize(image_HWC, size))
-        return self._patches(np.repeat(pixels[None], self.settings.temporal_patch_size, axis=0), ())
+        settings = self.settings.image
+        rows, columns = image_HWC.shape[:2]
+        size = _fitted(settings, rows, columns, num_frames=1, whole_frames=1, field="image")
+        pixels = _pixels(settings, image_HWC[None], size)
+        return _patches(settings, pixels.expand(settings.temporal_patch_size, -1, -1, -1), ())
 
     def video(self, frames_THWC: Frames, fps: float) -> Visual:
-        """Return a video's patches, of two frames a second.
+        """Return a video's patches, of a few frames a second.
 
         Args:
             frames_THWC: At least one frame.
@@ -135,60 +164,80 @@ class VisionPreprocessor:
         """
         if len(frames_THWC) == 0:
             raise MediaError("has no frames", field="video", value=0, allowed="at least one frame")
-        indices = _sampled(len(frames_THWC), fps)
-        group = self.settings.temporal_patch_size
-        indices += [indices[-1]] * (-len(indices) % group)
-        rows, columns = frames_THWC.shape[1:3]
-        size = self._fitted(rows, columns, *_VIDEO_PIXELS, num_frames=len(indices), field="video")
-        pixels = np.stack([self._scale(_resize(frames_THWC[index], size)) for index in indices])
-        times = [index / fps for index in indices]
+        settings, (rows, columns) = self.settings.video, frames_THWC.shape[1:3]
+        group = settings.temporal_patch_size
+        indices = _sampled(settings, len(frames_THWC), fps)
+        # A video of fewer frames than a patch has stands still; the reference refuses it.
+        indices += [indices[-1]] * (group - len(indices))
+        if min(rows, columns) < settings.factor:
+            grow = max(settings.factor / rows, settings.factor / columns)
+            rows, columns = int(rows * grow), int(columns * grow)
+        whole = round(len(indices) / group) * group
+        size = _fitted(settings, rows, columns, num_frames=len(indices), whole_frames=whole, field="video")
+        pixels = _pixels(settings, frames_THWC[indices], size)
+        missing = -len(indices) % group
+        pixels = torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
+        times = [index / fps for index in (*indices, *[indices[-1]] * missing)]
         seconds = tuple((times[i] + times[i + group - 1]) / 2 for i in range(0, len(times), group))
-        return self._patches(pixels, seconds)
+        return _patches(settings, pixels, seconds)
 
-    def _fitted(
-        self, rows: int, columns: int, fewest: int, most: int, *, num_frames: int, field: str
-    ) -> tuple[int, int]:
-        """Return rows and columns on the grid of tokens, within the pixels that are allowed."""
-        factor = self.settings.factor
-        if max(rows, columns) > _MAX_ASPECT * min(rows, columns):
-            raise MediaError(
-                "too narrow", field=field, value=f"{columns}x{rows}", allowed=f"sides of at most 1 to {_MAX_ASPECT}"
-            )
-        size = (round(rows / factor) * factor, round(columns / factor) * factor)
-        pixels = num_frames * size[0] * size[1]
-        if pixels > most:
-            shrink = math.sqrt(num_frames * rows * columns / most)
-            return tuple(max(factor, math.floor(edge / shrink / factor) * factor) for edge in (rows, columns))  # type: ignore[return-value]
-        if pixels < fewest:
-            grow = math.sqrt(fewest / (num_frames * rows * columns))
-            return tuple(math.ceil(edge * grow / factor) * factor for edge in (rows, columns))  # type: ignore[return-value]
-        return size
 
-    def _scale(self, image_HWC: Frames) -> np.ndarray[Any, np.dtype[np.float32]]:
-        mean, std = (np.array(part, dtype=np.float32) for part in (self.settings.image_mean, self.settings.image_std))
-        scaled: np.ndarray[Any, np.dtype[np.float32]] = ((image_HWC * (1 / 255)).astype(np.float32) - mean) / std
-        return scaled
+def _fitted(
+    settings: PatchSettings, rows: int, columns: int, *, num_frames: int, whole_frames: int, field: str
+) -> tuple[int, int]:
+    """Return rows and columns on the grid of tokens, within the pixels that are allowed.
 
-    def _patches(self, pixels_THWC: np.ndarray[Any, np.dtype[np.float32]], seconds: tuple[float, ...]) -> Visual:
-        patch, merge, group = self.settings.patch_size, self.settings.merge_size, self.settings.temporal_patch_size
-        frames, rows, columns, channels = pixels_THWC.shape
-        grid = (frames // group, rows // patch, columns // patch)
-        cells = pixels_THWC.reshape(
-            grid[0], group, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch, channels
+    Args:
+        settings: The grid, and the pixels.
+        rows: Of what is shown.
+        columns: Of what is shown.
+        num_frames: Its frames.
+        whole_frames: The frames that are counted, which are whole patches.
+        field: What it is, for messages.
+    """
+    factor, fewest, most = settings.factor, settings.size.shortest_edge, settings.size.longest_edge
+    if max(rows, columns) > _MAX_ASPECT * min(rows, columns):
+        raise MediaError(
+            "too narrow", field=field, value=f"{columns}x{rows}", allowed=f"sides of at most 1 to {_MAX_ASPECT}"
         )
-        # Squares of patches that become one token stand together.
-        patches = cells.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(math.prod(grid), -1)
-        return Visual(torch.from_numpy(np.ascontiguousarray(patches)), grid, merge, seconds)
+    height, width = (round(edge / factor) * factor for edge in (rows, columns))
+    pixels = whole_frames * height * width
+    if pixels > most:
+        shrink = math.sqrt(num_frames * rows * columns / most)
+        height, width = (max(factor, math.floor(edge / shrink / factor) * factor) for edge in (rows, columns))
+    elif pixels < fewest:
+        grow = math.sqrt(fewest / (num_frames * rows * columns))
+        height, width = (math.ceil(edge * grow / factor) * factor for edge in (rows, columns))
+    return height, width
 
 
-def _sampled(num_frames: int, fps: float) -> list[int]:
-    wanted = min(max(int(num_frames / fps * _SAMPLED_FPS), _MIN_FRAMES), _MAX_FRAMES, num_frames)
+def _sampled(settings: PatchSettings, num_frames: int, fps: float) -> list[int]:
+    wanted = min(max(int(num_frames / fps * settings.fps), settings.min_frames), settings.max_frames, num_frames)
     return [int(index) for index in np.linspace(0, num_frames - 1, wanted).round()]
 
 
-def _resize(image_HWC: Frames, size: tuple[int, int]) -> Frames:
-    resized = Image.fromarray(image_HWC).resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    return np.asarray(resized)
+def _pixels(settings: PatchSettings, frames_THWC: Frames, size: tuple[int, int]) -> Tensor:
+    """Return frames of a size, scaled, float32 (T, C, H, W).
+
+    Bytes are resized as bytes, as torchvision does it, which transformers takes: other libraries round otherwise.
+    """
+    frames = torch.from_numpy(np.ascontiguousarray(frames_THWC)).permute(0, 3, 1, 2).contiguous()
+    if tuple(frames.shape[2:]) != size:
+        frames = F.interpolate(frames, size=size, mode="bicubic", align_corners=False, antialias=True)
+    mean, std = (torch.tensor(part).view(3, 1, 1) * 255 for part in (settings.image_mean, settings.image_std))
+    return (frames.float() - mean) / std
+
+
+def _patches(settings: PatchSettings, pixels_TCHW: Tensor, seconds: tuple[float, ...]) -> Visual:
+    patch, merge, group = settings.patch_size, settings.merge_size, settings.temporal_patch_size
+    frames, channels, rows, columns = pixels_TCHW.shape
+    grid = (frames // group, rows // patch, columns // patch)
+    cells = pixels_TCHW.reshape(
+        grid[0], group, channels, grid[1] // merge, merge, patch, grid[2] // merge, merge, patch
+    )
+    # Squares of patches that become one token stand together.
+    patches = cells.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(math.prod(grid), -1)
+    return Visual(patches, grid, merge, seconds)
 
 
 def text_positions(ids: Sequence[int], visual_ids: Sequence[int], grids: Sequence[tuple[int, int]]) -> Tensor:
