@@ -200,10 +200,14 @@ class TextArtifact(Artifact):
     Attributes:
         token_ids: The tokens, special ones included.
         text: What they read as.
+        finish: Why it ended: `eos` at its end token, `stop` at a stop string, `length` at the most tokens; "" if unknown.
+        num_read: Tokens that were read before it: the question, and what it shows; 0 if unknown.
     """
 
     token_ids: tuple[int, ...]
     text: str
+    finish: str = field(default="", kw_only=True)
+    num_read: int = field(default=0, kw_only=True)
     name: str = field(default="text", kw_only=True)
 
     def save(self, path: str | Path | OutputTarget, *, sidecar: bool = True) -> SavedFiles:

@@ -37,6 +37,16 @@ class MadeText(Protocol):
         """What they read as."""
         ...
 
+    @property
+    def finish(self) -> str:
+        """Why it ended; see `TextArtifact`."""
+        ...
+
+    @property
+    def num_read(self) -> int:
+        """Tokens that were read before it."""
+        ...
+
 
 class MadeSound(Protocol):
     """A loop's result that becomes sound."""
@@ -89,7 +99,7 @@ def make_artifact(
         case "audio":
             return AudioArtifact(_host(value.samples), value.sample_rate, **named)
         case "text":
-            return TextArtifact(value.token_ids, value.text, **named)
+            return TextArtifact(value.token_ids, value.text, finish=value.finish, num_read=value.num_read, **named)
         case "action":
             return TensorArtifact(_host(value), **named)
 

@@ -149,7 +149,8 @@ class AnswerLoop:
     def finalize(self, state: AnswerState) -> LoopResult:
         """Hand the answer on, and what was read for it."""
         context = TextContext(state.pages, state.writing)
-        return LoopResult({"text": state.writing.result(), "context": context})
+        num_read = state.pages.num_tokens - (len(state.writing.token_ids) - 1)
+        return LoopResult({"text": state.writing.result(num_read=num_read), "context": context})
 
 
 def run_step(

@@ -24,11 +24,13 @@ class GeneratedText:
         token_ids: Its tokens, the end token included.
         text: What they read as, up to a stop string.
         finish: Why it ended.
+        num_read: Tokens that were read before it.
     """
 
     token_ids: tuple[int, ...]
     text: str
     finish: Finish
+    num_read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class Writing:
     num_chunks: int = 0
     finish: Finish = ""
 
-    def result(self) -> GeneratedText:
-        """Return the text that was written."""
-        return GeneratedText(self.token_ids, self.text, self.finish)
+    def result(self, *, num_read: int) -> GeneratedText:
+        """Return the text that was written, after so many tokens that were read."""
+        return GeneratedText(self.token_ids, self.text, self.finish, num_read)
 
 
 def write_token(tokenizer: ChatTokenizer, writing: Writing, token: int) -> Writing:
