@@ -69,14 +69,19 @@ def test_spans_can_be_sent(monkeypatch):
 
 def test_a_line_of_the_log_is_one_object_with_the_request(client, capsys):
     logs.configure("json")
+    written, deadline = "", time.monotonic() + 30
     try:
         client.get("/v1/models", headers={"X-Request-Id": "abc"})
+        while "fastvideo_server.access" not in written:  # it comes once the answer is sent
+            assert time.monotonic() < deadline
+            written += capsys.readouterr().err
         logging.getLogger("fastvideo_server").info("two\nlines")
     finally:
         for name in ("fastvideo_server", "fastvideo_core", "uvicorn"):
             logger = logging.getLogger(name)
             logger.handlers, logger.propagate = [], True
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    written += capsys.readouterr().err
+    lines = [json.loads(line) for line in written.splitlines()]
     access = next(line for line in lines if line["logger"] == "fastvideo_server.access")
     assert (access["request_id"], access["path"], access["status"], access["key"]) == (
         "abc",

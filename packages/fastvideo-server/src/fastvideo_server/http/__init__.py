@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = [
     "app",
     "bodies",
+    "chat",
+    "clients",
     "context",
     "events",
     "images",

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from fastvideo_server.errors import ApiError, error_body
-from fastvideo_server.http import images, models, operations, pages, sessions, videos
+from fastvideo_server.http import chat, images, models, operations, pages, sessions, videos
 from fastvideo_server.http.context import RequestContext
 from fastvideo_server.http.parts import Parts
 
@@ -44,7 +44,7 @@ def create_app(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    for module in (videos, images, sessions, models, operations, pages):
+    for module in (videos, images, chat, sessions, models, operations, pages):
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

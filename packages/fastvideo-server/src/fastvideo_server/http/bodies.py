@@ -48,12 +48,13 @@ class Body:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-async def read_body(request: Request, *, max_bytes: int) -> Body:
+async def read_body(request: Request, *, max_bytes: int, has_image: bool = True) -> Body:
     """Read the body of a creation.
 
     Args:
         request: The request.
         max_bytes: Most bytes, which are kept in memory.
+        has_image: Whether `input_reference` is an image; else it is a field like others.
 
     Raises:
         ApiError: It is malformed, or of another kind.
@@ -67,7 +68,7 @@ async def read_body(request: Request, *, max_bytes: int) -> Body:
             allowed="application/json, multipart/form-data",
         )  # fmt: skip
     fields = parse_json(await request.body())
-    image = image_of(fields.pop(_IMAGE, None))
+    image = image_of(fields.pop(_IMAGE, None)) if has_image else None
     return Body(fields, image)
 
 

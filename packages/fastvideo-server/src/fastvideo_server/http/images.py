@@ -6,23 +6,20 @@ import asyncio
 import base64
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from fastvideo_core.request.media.stills import encode_still
 from fastvideo_core.runtime.run import GenerationResult
 from fastvideo_server.errors import ApiError
 from fastvideo_server.http.bodies import read_body
+from fastvideo_server.http.clients import while_connected
 from fastvideo_server.http.parts import CallerDep, PartsDep
 from fastvideo_server.http.schemas import Images, refusals
 from fastvideo_server.jobs.asks import Ask, read_ask, size_text
-from fastvideo_server.jobs.quotas import Caller
-from fastvideo_server.jobs.service import JobService
 
 __all__ = ["router"]
 
@@ -73,36 +70,8 @@ async def generate(request: Request, parts: PartsDep, caller: CallerDep) -> Resp
     _choice(body.fields, "response_format", "b64_json", ("b64_json",))
     ask = read_ask(parts.service.card, body.fields, kind="image")
     asks = _with_seeds(ask, _count(body.fields))
-    results = await _while_connected(request, parts.service, asks, caller)
+    results = await while_connected(request, parts.service.generate(asks, caller))
     return JSONResponse(await asyncio.to_thread(_answer, results, suffix))
-
-
-async def _while_connected(
-    request: Request, service: JobService, asks: Sequence[Ask], caller: Caller
-) -> list[GenerationResult]:
-    """Run requests until they end or the client goes away.
-
-    Raises:
-        ClientDisconnect: It did.
-        ApiError: Why there are no results.
-    """
-    working = asyncio.ensure_future(service.generate(asks, caller))
-    leaving = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await leaving
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _with_seeds(ask: Ask, count: int) -> list[Ask]:

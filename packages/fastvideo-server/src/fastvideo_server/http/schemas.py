@@ -10,8 +10,8 @@ from fastvideo_core.card import ModelCard
 from fastvideo_server.jobs.live import LiveJob
 from fastvideo_server.jobs.records import JobRecord
 
-__all__ = ["Deleted", "ErrorAnswer", "Health", "Image", "Images", "Model", "ModelList", "Video", "VideoList",
-           "model_json", "refusals", "video_json"]  # fmt: skip
+__all__ = ["Completion", "Deleted", "ErrorAnswer", "Health", "Image", "Images", "Model", "ModelList", "Video",
+           "VideoList", "model_json", "refusals", "video_json"]  # fmt: skip
 
 
 class ErrorDetail(BaseModel):
@@ -92,6 +92,42 @@ class Images(BaseModel):
     data: list[Image]
     output_format: str
     size: str
+
+
+class Message(BaseModel):
+    """What a reasoner has written."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class Choice(BaseModel):
+    """An answer."""
+
+    index: int
+    message: Message
+    finish_reason: Literal["stop", "length"]
+    logprobs: None
+
+
+class Usage(BaseModel):
+    """Tokens that were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(BaseModel):
+    """An answer of a card's reasoner."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
 
 
 class Model(BaseModel):

@@ -15,4 +15,5 @@ __all__ = [
     "records",
     "recovery",
     "service",
+    "talks",
 ]

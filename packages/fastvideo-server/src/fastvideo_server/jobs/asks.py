@@ -17,7 +17,7 @@ from fastvideo_core.request.media.images import load_image
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_server.errors import ApiError, api_error
 
-__all__ = ["Ask", "build", "length_text", "read_ask", "size_text"]
+__all__ = ["Ask", "build", "check_fields", "check_model", "length_text", "read_ask", "size_text"]
 
 _FRONT = ("prompt", "model", "size", "task", "latency_class", "deadline_s", "exact")
 """Fields that every creation has, besides the card's parameters."""
@@ -44,6 +44,8 @@ class Ask:
         latency_class: How urgent it is; None for the usual.
         deadline_s: Seconds in which it is wanted.
         is_exact: Whether the reference's order of operations is asked for.
+        outputs: Artifacts that are wanted.
+        inputs: Further inputs by name.
     """
 
     prompt: str
@@ -53,6 +55,8 @@ class Ask:
     latency_class: str | None = None
     deadline_s: float | None = None
     is_exact: bool = False
+    outputs: tuple[str, ...] = ("video",)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_ask(
@@ -70,13 +74,11 @@ def read_ask(
     Raises:
         ApiError: A field is missing, unknown, given twice, or not allowed.
     """
-    _check_model(card, fields.get("model"))
+    check_model(card, fields.get("model"))
     task_name = _text(fields, "task") or _suggest(card, has_image=image is not None)
     task = _task(card, task_name)
     names = [*_FRONT, *_OWN[kind], *task.parameters]
-    for name in fields:
-        if name not in names:
-            raise _unknown(name, names)
+    check_fields(fields, names)
     prompt = _text(fields, "prompt")
     if prompt is None:
         raise ApiError(400, "prompt is missing", code="missing_field", param="prompt", allowed="text")
@@ -112,7 +114,7 @@ def build(card: ModelCard, ask: Ask, *, request_id: str, max_image_pixels: int) 
             None if ask.image is None else load_image(ask.image, field="input_reference", max_pixels=max_image_pixels)
         )
         return build_request(
-            card, ask.prompt, task=ask.task, image=pixels, outputs=("video",), exact=ask.is_exact,
+            card, ask.prompt, task=ask.task, image=pixels, inputs=ask.inputs, outputs=ask.outputs, exact=ask.is_exact,
             parameters=ask.parameters, request_id=request_id, latency_class=ask.latency_class,
             deadline_s=ask.deadline_s,
         )  # fmt: skip
@@ -133,7 +135,23 @@ def length_text(task: TaskSpec, parameters: ResolvedParameters) -> str:
     return f"{float(Fraction(steps) / Fraction(parameters['fps'])):g}"
 
 
-def _check_model(card: ModelCard, model: Any) -> None:
+def check_fields(fields: Mapping[str, Any], names: list[str]) -> None:
+    """Refuse fields that there are not.
+
+    Raises:
+        ApiError: 400, with the field and the nearest that there is.
+    """
+    for name in fields:
+        if name not in names:
+            raise _unknown(name, names)
+
+
+def check_model(card: ModelCard, model: Any) -> None:
+    """Refuse a model that is not the card.
+
+    Raises:
+        ApiError: 404, with the one that is served.
+    """
     if model is not None and model != card.model_id:
         raise ApiError(
             404, f"model {str(model)[:100]!r} is not served here", code="model_not_found", param="model",

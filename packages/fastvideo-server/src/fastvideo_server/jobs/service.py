@@ -177,6 +177,23 @@ class JobService:
         Raises:
             ApiError: They are not accepted, or one of them failed.
         """
+        jobs = await self.begin(asks, caller)
+        try:
+            for job in jobs:
+                await job.ended.wait()
+        finally:
+            self.drop(jobs)
+        failed = next((job.error for job in jobs if job.error is not None), None)
+        if failed is not None:
+            raise api_error(failed)
+        return [job.result for job in jobs if job.result is not None]
+
+    async def begin(self, asks: Sequence[Ask], caller: Caller) -> list[LiveJob]:
+        """Begin requests for a caller that waits, who drops them when it does so no more.
+
+        Raises:
+            ApiError: They are not accepted.
+        """
         self._check_open(caller, count=len(asks))
         self._keys.spend(caller)
         with self._coming(caller, len(asks)):
@@ -188,17 +205,13 @@ class JobService:
         for job in jobs:
             self._lives[job.job_id] = job
             self._pump.put(job)
-        try:
-            for job in jobs:
-                await job.ended.wait()
-        finally:
-            for job in jobs:
-                if not job.is_final:
-                    self._cancel(job, "the client has gone")
-        failed = next((job.error for job in jobs if job.error is not None), None)
-        if failed is not None:
-            raise api_error(failed)
-        return [job.result for job in jobs if job.result is not None]
+        return jobs
+
+    def drop(self, jobs: Sequence[LiveJob]) -> None:
+        """Cancel what has not ended of requests that nobody waits for any more."""
+        for job in jobs:
+            if not job.is_final:
+                self._cancel(job, "the client has gone")
 
     async def get(self, job_id: str, caller: Caller) -> LiveJob | JobRecord:
         """Return a job.
