@@ -108,6 +108,23 @@ class OtherOutputs:
     latents: int
 
 
+@dataclasses.dataclass(slots=True)
+class CapturedOutputs:
+    """What a loop hands on that may record its behaviour."""
+
+    frames: int
+    behavior: int
+
+
+def test_what_a_rollout_captures_stands_beside_the_outputs(card, names):
+    names.Outputs = CapturedOutputs
+    changed = {"outputs_schema": f"{HERE}:Outputs"}
+    (problem,) = card_problems(with_loop(card, "decode", **changed))
+    assert problem.endswith("has fields behavior, frames; its outputs are frames")
+    recorded = with_loop(card, "decode", **changed, behavior_schema="fastvideo_core.loop.behavior:StepBehavior")
+    assert list(card_problems(recorded)) == []
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [

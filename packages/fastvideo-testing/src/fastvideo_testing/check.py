@@ -7,14 +7,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.errors import FastVideoError, describe_failure
+from fastvideo_core.errors import FastVideoError, ParameterError, describe_failure
 from fastvideo_core.extend import PluginRegistry, load_plugins
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.weights.needs import find_weights
@@ -139,12 +139,13 @@ def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | Non
     own = tuple(registry.call_one(plugin, "model_cards") or ())
     is_family = bool({"model_cards", "card_from_layout"} & set(registry.plugins[0].hooks))
     for card in own:
-        yield Check(card.model_id, "the card is valid and survives JSON", partial(family.check_card, card))
+        run_card = partial(family.check_card, card, has_files=_has_files(card))
+        yield Check(card.model_id, "the card is valid and survives JSON", run_card)
     for card in (named,) if named is not None else own:
         if not is_family or (named is None and not _is_here(card)):
             continue
-        given = {name: value for name, value in SMALL.items() if _takes(card, name, value)}
-        larger = {**given, **{name: 64 for name in ("height", "width") if _takes(card, name, 64)}}
+        given = _sizes(card, SMALL)
+        larger = {**given, **_sizes(card, {name: 2 * given[name] for name in ("height", "width") if name in given})}
         place = folder / card.model_id
         place.mkdir()
         for name, run in {
@@ -160,17 +161,28 @@ def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | Non
             yield Check(card.model_id, name, run)
 
 
+def _has_files(card: ModelCard) -> bool:
+    found = find_weights(card)
+    return found is not None and found.folder.is_dir()
+
+
 def _is_here(card: ModelCard) -> bool:
     found = find_weights(card)
     return found is not None and not found.problems and found.disk_bytes <= MAX_BYTES
 
 
-def _takes(card: ModelCard, name: str, value: Any) -> bool:
-    spec = card.task(card.capabilities.default_task).parameters.get(name)
-    try:
-        return spec is not None and spec.validate_value(name, value) == value
-    except FastVideoError:
-        return False
+def _sizes(card: ModelCard, wanted: Mapping[str, int]) -> dict[str, Any]:
+    """Return the values of the default task's parameters that are nearest to some, as far as it has them."""
+    known = card.task(card.capabilities.default_task).parameters
+    given: dict[str, Any] = {}
+    for name, value in wanted.items():
+        if name not in known:
+            continue
+        try:
+            given[name] = known[name].validate_value(name, value)
+        except ParameterError as error:
+            given[name] = error.nearest
+    return given
 
 
 def _hook_checks(registry: PluginRegistry, plugin: str, named: ModelCard | None, folder: Path) -> Iterator[Check]:
@@ -182,8 +194,7 @@ def _hook_checks(registry: PluginRegistry, plugin: str, named: ModelCard | None,
     if not interceptors and not observers:
         return
     card = named or write_tiny_checkpoint(folder / "tiny")
-    given: dict[str, Any] = {name: value for name, value in SMALL.items() if _takes(card, name, value)}
-    given |= {"num_inference_steps": 8} if _takes(card, "num_inference_steps", 8) else {}
+    given = {**_sizes(card, SMALL), **_sizes(card, {"num_inference_steps": 8})}
     both = {
         "off means absent": hooks.check_absent_when_off,
         "requests among others are as alone": hooks.check_hook_gate,

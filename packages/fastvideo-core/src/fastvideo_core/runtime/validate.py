@@ -93,7 +93,9 @@ def _outputs_problems(loop: LoopSpec, schema: Any) -> Iterator[str]:
         yield f"loop {loop.loop_id}: outputs_schema {loop.outputs_schema!r} is no dataclass with slots"
         return
     names = {field.name for field in dataclasses.fields(schema)}
-    if names != set(loop.outputs):
+    # What a rollout captures is handed on beside the outputs, to no other node.
+    captured = set() if loop.behavior_schema is None else {"behavior"}
+    if names - captured != set(loop.outputs):
         fields, outputs = ", ".join(sorted(names)) or "none", ", ".join(sorted(loop.outputs)) or "none"
         place = f"loop {loop.loop_id}: outputs_schema {loop.outputs_schema!r}"
         yield f"{place} has fields {fields}; its outputs are {outputs}"

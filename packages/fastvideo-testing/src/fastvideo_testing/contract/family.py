@@ -50,11 +50,16 @@ _STOP_AFTER = 2
 """Steps of the generative loop after which a request is stopped."""
 
 
-def check_card(card: ModelCard) -> None:
-    """The card does not contradict itself, all that it names is there, and JSON gives it back as it was."""
+def check_card(card: ModelCard, *, has_files: bool = True) -> None:
+    """The card does not contradict itself, all that it names is there, and JSON gives it back as it was.
+
+    Args:
+        card: The card.
+        has_files: Whether its checkpoint is to be on this machine.
+    """
     if ModelCard.from_json(card.model_dump_json(), origin="the card's own JSON") != card:
         raise ContractError(f"card {card.model_id} is another one after its JSON is read")
-    if problems := [*card_problems(card), *checkpoint_problems(card)]:
+    if problems := [*card_problems(card), *(checkpoint_problems(card) if has_files else ())]:
         raise ContractError(f"card {card.model_id}: {'; '.join(problems)}")
 
 
