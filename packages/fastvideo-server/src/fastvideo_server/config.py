@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, StringConstraints, model_validator
 
@@ -39,6 +39,15 @@ class ServerConfig(_Section):
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port; 0 takes a free one")
     folder: Path = Field(default=Path("fastvideo-server"), description="jobs, their states and their files")
+    database: str | None = Field(
+        default=None,
+        pattern=r"^postgres(ql)?://",
+        description="PostgreSQL for the jobs, by URL; else a file in the folder",
+    )
+    artifacts: str | None = Field(
+        default=None, pattern=r"^[a-z][a-z0-9+.-]*://", description="fsspec URL for what jobs make; else in the folder"
+    )
+    artifact_options: dict[str, Any] = Field(default_factory=dict, description="what fsspec's file system takes")
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys; none lets everybody in")
     is_open: bool = Field(default=False, description="let everybody in who reaches a host other than this machine")
     max_body: ByteSize = Field(default=ByteSize(32 << 20), gt=0, description="bytes of a request's body")

@@ -13,11 +13,12 @@ from fastvideo_core.runtime.durable import StateStore
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.http.parts import Parts
-from fastvideo_server.jobs.artifacts import ArtifactFolder
+from fastvideo_server.jobs.artifacts import ArtifactFolder, ArtifactStore
 from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.health import Health
 from fastvideo_server.jobs.quotas import Keys
 from fastvideo_server.jobs.service import JobService, Shelf
+from fastvideo_server.jobs.sqlite import SqliteDatabase
 from fastvideo_server.metrics import Metrics
 from fastvideo_server.sessions.service import SessionService
 from fastvideo_server.watch import SchedulerWatch
@@ -48,9 +49,9 @@ def open_parts(
         on_progress: Told the bytes of a download, done and in all.
 
     Raises:
-        StateError: The folder is another process's, or another thing's.
+        StateError: The folder, or the database, is another process's, or another thing's.
         CheckpointError: Weights are missing or broken.
-        ResourceError: They do not fit.
+        ResourceError: They do not fit, or a database or a store cannot be reached.
     """
     chosen = setup or Setup()
     metrics = Metrics()
@@ -59,9 +60,9 @@ def open_parts(
     keep_freed_memory()
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(config.folder / "state"))
-        database = JobDatabase(config.folder / "jobs.sqlite3")
+        database = _database(config)
         stack.callback(database.close)
-        shelf = Shelf(store, database, ArtifactFolder(config.folder / "artifacts"))
+        shelf = Shelf(store, database, _artifacts(config))
         engine = stack.enter_context(
             Engine.open(
                 card,
@@ -79,3 +80,19 @@ def open_parts(
         )
         sessions = SessionService(service, config, keys, metrics)
         yield Parts(config, service, sessions, keys, metrics, Health(service, watch))
+
+
+def _database(config: ServerConfig) -> JobDatabase:
+    if config.database is None:
+        return SqliteDatabase(config.folder / "jobs.sqlite3")
+    from fastvideo_server.jobs.postgres import PostgresDatabase
+
+    return PostgresDatabase(config.database)
+
+
+def _artifacts(config: ServerConfig) -> ArtifactStore:
+    if config.artifacts is None:
+        return ArtifactFolder(config.folder / "artifacts")
+    from fastvideo_server.jobs.remote import RemoteArtifacts
+
+    return RemoteArtifacts(config.artifacts, config.artifact_options, config.folder / "uploads")

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from fastvideo_core.errors import ResourceError, StateError
-from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.records import JobRecord
+from fastvideo_server.jobs.sqlite import SqliteDatabase
 
 RECORD = JobRecord("video_1", "ann", "accepting", 1.5, "tiny", "text_to_video", "x", "8x8", "1", {"seed": 3}, ("w",))
 
 
 @pytest.fixture
 def database(tmp_path):
-    one = JobDatabase(tmp_path / "jobs.sqlite3")
+    one = SqliteDatabase(tmp_path / "jobs.sqlite3")
     yield one
     one.close()
 
@@ -28,7 +28,7 @@ def make(database, number, owner="ann", **fields):
 def test_what_is_written_is_read_by_the_next_process(database, tmp_path):
     database.insert(RECORD)
     database.update(replace(RECORD, status="completed"), events="a\nb\n")
-    other = JobDatabase(tmp_path / "jobs.sqlite3")
+    other = SqliteDatabase(tmp_path / "jobs.sqlite3")
     assert other.get("video_1") == replace(RECORD, status="completed")
     assert other.events("video_1") == "a\nb\n"
     assert other.get("video_2") is None
@@ -76,14 +76,14 @@ def test_what_is_deleted_stays_deleted(database):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no database, and long enough to be read as one" * 50)
     with pytest.raises((StateError, ResourceError)):
-        JobDatabase(tmp_path / "text")
+        SqliteDatabase(tmp_path / "text")
     with sqlite3.connect(tmp_path / "foreign") as connection:
         connection.execute("CREATE TABLE songs (name TEXT)")
     connection.close()
     with pytest.raises(StateError, match="another program"):
-        JobDatabase(tmp_path / "foreign")
+        SqliteDatabase(tmp_path / "foreign")
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(ResourceError, match="cannot be used"):
-        JobDatabase(tmp_path / "missing" / "jobs.sqlite3")
+        SqliteDatabase(tmp_path / "missing" / "jobs.sqlite3")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 from starlette.responses import Response, StreamingResponse
 
 from fastvideo_server.errors import ApiError
+from fastvideo_server.jobs.artifacts import StoredFile
 
 __all__ = ["file_response", "parse_range"]
 
@@ -46,11 +46,11 @@ def parse_range(header: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-def file_response(path: Path, media_type: str, *, name: str, headers: Mapping[str, str]) -> Response:
+def file_response(file: StoredFile, media_type: str, *, name: str, headers: Mapping[str, str]) -> Response:
     """Answer with a file that never changes.
 
     Args:
-        path: The file.
+        file: The file.
         media_type: What it is.
         name: What a browser calls it on the disk.
         headers: Of the request.
@@ -58,8 +58,7 @@ def file_response(path: Path, media_type: str, *, name: str, headers: Mapping[st
     Raises:
         ApiError: 416, there is no such part.
     """
-    info = path.stat()
-    tag = f'"{info.st_size:x}-{info.st_mtime_ns:x}"'
+    size, tag = file.num_bytes, f'"{file.tag}"'
     common = {
         "ETag": tag,
         "Accept-Ranges": "bytes",
@@ -70,18 +69,18 @@ def file_response(path: Path, media_type: str, *, name: str, headers: Mapping[st
         return Response(status_code=304, headers=common)
     part = None
     if (asked := headers.get("range")) is not None and headers.get("if-range", tag) == tag:
-        part = parse_range(asked, info.st_size)
-    start, end = part or (0, info.st_size - 1)
+        part = parse_range(asked, size)
+    start, end = part or (0, size - 1)
     common["Content-Length"] = str(end - start + 1)
     if part is not None:
-        common["Content-Range"] = f"bytes {start}-{end}/{info.st_size}"
-    body = _read(path, start, end - start + 1)
+        common["Content-Range"] = f"bytes {start}-{end}/{size}"
+    body = _read(file, start, end - start + 1)
     return StreamingResponse(body, 206 if part is not None else 200, headers=common, media_type=media_type)
 
 
-async def _read(path: Path, start: int, count: int) -> AsyncIterator[bytes]:
-    with await asyncio.to_thread(path.open, "rb") as file:
-        file.seek(start)
-        while count > 0 and (data := await asyncio.to_thread(file.read, min(_CHUNK_BYTES, count))):
+async def _read(file: StoredFile, start: int, count: int) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(file.open) as opened:
+        await asyncio.to_thread(opened.seek, start)
+        while count > 0 and (data := await asyncio.to_thread(opened.read, min(_CHUNK_BYTES, count))):
             count -= len(data)
             yield data

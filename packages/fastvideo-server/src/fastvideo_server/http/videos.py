@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated, Any, Literal
 
@@ -147,14 +148,16 @@ async def content(
     record = job.record if isinstance(job, LiveJob) else job
     if record.status == "failed":
         raise ApiError(404, f"the video failed: {record.error_message}", code="video_failed", param="video_id")
-    path = parts.service.shelf.artifacts.path(video_id, variant) if record.status == "completed" else None
-    if path is None:
+    artifacts, file = parts.service.shelf.artifacts, None
+    if record.status == "completed":
+        file = await asyncio.to_thread(artifacts.file, video_id, variant)
+    if file is None:
         raise ApiError(
             409, "the video is not ready", code="video_not_ready", param="video_id", allowed="a completed video",
             retry_after_s=1, headers={"x-should-retry": "false"},
         )  # fmt: skip
-    name = f"{video_id}{path.suffix}"
-    return file_response(path, VARIANTS[variant][1], name=name, headers=request.headers)
+    name = f"{video_id}.{file.name.rpartition('.')[2]}"
+    return file_response(file, VARIANTS[variant][1], name=name, headers=request.headers)
 
 
 @router.get(

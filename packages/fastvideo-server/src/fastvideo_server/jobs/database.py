@@ -1,67 +1,73 @@
-"""The table of jobs, in SQLite with a write-ahead log: what is written is there after a power cut."""
+"""The table of jobs: what is written is there after a power cut. One SQL for every database."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from fastvideo_core.errors import ResourceError, StateError
 from fastvideo_server.jobs.records import JobRecord, JobStatus
 
-__all__ = ["JobDatabase"]
+__all__ = ["SCHEMA", "SCHEMA_VERSION", "Cursor", "JobDatabase", "Transaction"]
 
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE jobs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
+SCHEMA_VERSION = 1
+SCHEMA = (
+    """CREATE TABLE jobs (
+    number {number},
     job_id TEXT NOT NULL UNIQUE,
     owner TEXT NOT NULL,
     status TEXT NOT NULL,
     idempotency_key TEXT,
     record TEXT NOT NULL,
     events TEXT
-);
-CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX jobs_by_owner ON jobs (owner, number);
-CREATE INDEX jobs_by_status ON jobs (status);
-"""
+)""",
+    "CREATE UNIQUE INDEX jobs_by_key ON jobs (owner, idempotency_key) WHERE idempotency_key IS NOT NULL",
+    "CREATE INDEX jobs_by_owner ON jobs (owner, number)",
+    "CREATE INDEX jobs_by_status ON jobs (status)",
+)
+"""Statements that make the table; `number` stands for the type of a column that counts up."""
+
 _PAGE = "SELECT record FROM jobs WHERE owner = ? AND status IN ('queued', 'completed', 'failed') AND number"
 _PAGES = {"asc": f"{_PAGE} > ? ORDER BY number ASC LIMIT ?", "desc": f"{_PAGE} < ? ORDER BY number DESC LIMIT ?"}
 _BEYOND = 2**63 - 1
 
 
-class JobDatabase:
-    """Keeps jobs in one file. All methods may be called from any thread; each is a transaction.
+class Cursor(Protocol):
+    """What a statement has found."""
 
-    Args:
-        path: The file; made if missing.
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        ...
 
-    Raises:
-        StateError: It is no such database, or one of another version.
-        ResourceError: It cannot be opened.
+    def fetchall(self) -> list[Any]:
+        """Return the rows that are left."""
+        ...
+
+
+class Transaction(Protocol):
+    """Statements that take effect together or not at all."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Cursor:
+        """Run a statement; a value stands in the place of each question mark."""
+        ...
+
+
+class JobDatabase(ABC):
+    """Keeps jobs. All methods may be called from any thread; each is a transaction, durable when it returns.
+
+    All of them raise `ResourceError` where the database cannot be used.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        with _translated(path):
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            try:
-                self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
-
+    @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
-        with self._lock:
-            self._connection.close()
+        """Let go of it."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction, which ends with the context."""
 
     def check(self) -> None:
         """Raise unless something can be written.
@@ -144,8 +150,10 @@ class JobDatabase:
         with self._transaction() as connection:
             start = 0 if order == "asc" else _BEYOND
             if after is not None:
-                found = connection.execute("SELECT number FROM jobs WHERE job_id = ? AND owner = ?", (after, owner))
-                start = next((row[0] for row in found), start)
+                found = connection.execute(
+                    "SELECT number FROM jobs WHERE job_id = ? AND owner = ?", (after, owner)
+                ).fetchone()
+                start = start if found is None else found[0]
             rows = connection.execute(_PAGES[order], (owner, start, limit + 1)).fetchall()
         return [_record(row[0]) for row in rows[:limit]], len(rows) > limit
 
@@ -161,38 +169,6 @@ class JobDatabase:
         with self._transaction() as connection:
             rows = connection.execute("SELECT record FROM jobs WHERE status = ? ORDER BY number", (status,)).fetchall()
         return [_record(row[0]) for row in rows]
-
-    def _prepare(self) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == _SCHEMA_VERSION:
-            return
-        if version or self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise StateError(f"{self.path} is another program's database, or one of version {version}")
-        self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError | sqlite3.ProgrammingError):
-            raise ResourceError(f"{path} cannot be used: {error}") from error
-        raise StateError(f"{path} is no database of jobs: {error}") from error
 
 
 def _text(record: JobRecord) -> str:

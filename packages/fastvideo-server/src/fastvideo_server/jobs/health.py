@@ -37,10 +37,12 @@ class Health:
             yield "the server stops"
         if service.pump.silence_s > _PUMP_S:
             yield "the queue is not worked on"
+        if (problem := service.shelf.artifacts.problem()) is not None:
+            yield problem
         try:
-            free = shutil.disk_usage(service.shelf.artifacts.folder).free
+            free = shutil.disk_usage(service.config.folder).free
         except OSError as error:
-            yield f"the artifact folder is gone: {error.strerror}"
+            yield f"the server's folder is gone: {error.strerror}"
         else:
             if free < service.config.min_free:
                 yield f"the disk is full: {free >> 20} MiB free, {service.config.min_free >> 20} MiB needed"

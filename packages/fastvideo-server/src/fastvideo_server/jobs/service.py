@@ -21,7 +21,7 @@ from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.run import GenerationResult
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.errors import ApiError, api_error
-from fastvideo_server.jobs.artifacts import ArtifactFolder
+from fastvideo_server.jobs.artifacts import ArtifactStore
 from fastvideo_server.jobs.asks import Ask, length_text, size_text
 from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.live import LiveJob
@@ -52,7 +52,7 @@ class Shelf:
 
     store: StateStore
     database: JobDatabase
-    artifacts: ArtifactFolder
+    artifacts: ArtifactStore
 
 
 class JobService:
@@ -314,7 +314,7 @@ class JobService:
                 429, f"{self.num_unfinished} jobs have not ended", code="queue_full",
                 allowed=f"{self.config.max_queued}", retry_after_s=wait_s,
             )  # fmt: skip
-        free = shutil.disk_usage(self.shelf.artifacts.folder).free
+        free = shutil.disk_usage(self.config.folder).free
         if free < self.config.min_free:
             raise ApiError(503, "the server's disk is full", code="disk_full", retry_after_s=60)
 
