@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-SETTINGS = re.compile(r"#.*|set -\S+ pipefail|cd \"\$\(dirname .*|export [A-Z].*|")
+SETTINGS = re.compile(r"#.*|set -\S+ pipefail|cd \"\$\(dirname .*|source \.ci/machine|export [A-Z].*|")
 
 
 def opening_commands(text):
