@@ -12,24 +12,38 @@ from fastvideo_core.cli.shell import Shell
 
 if TYPE_CHECKING:
     from fastvideo_rl.train.assemble import Plan
+    from fastvideo_rl.train.config import TrainConfig
     from fastvideo_rl.train.processes import Processes
 
-__all__ = ["add_config_options", "read_plan", "train_and_ship"]
+__all__ = ["add_config_option", "add_config_options", "read_plan", "read_run", "train_and_ship"]
 
 
 def add_config_options(parser: Parser) -> None:
     """Add the flags of `train` and `resume`."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the run's YAML file")
+    add_config_option(parser)
     add_quiet_option(parser)
+
+
+def add_config_option(parser: Parser) -> None:
+    """Add what says which run is meant."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="the run's YAML file")
+    parser.add_argument("--run-folder", metavar="FOLDER", help="folder of the run (default: the config's `output`)")
+
+
+def read_run(args: Namespace) -> TrainConfig:
+    """Read the config of the run that is meant."""
+    from fastvideo_rl.train.config import read_config
+
+    config = read_config(Path(args.config))
+    return config if args.run_folder is None else config.model_copy(update={"output": args.run_folder})
 
 
 def read_plan(args: Namespace) -> tuple[Plan, Processes]:
     """Read the config, meet the other processes, and check everything; nothing is loaded."""
     from fastvideo_rl.train.assemble import make_plan
-    from fastvideo_rl.train.config import read_config
     from fastvideo_rl.train.processes import Processes
 
-    config = read_config(Path(args.config))
+    config = read_run(args)
     processes = Processes.join(config.device)
     return make_plan(config, world_size=processes.size), processes
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
+from fastvideo_rl.cli.common import add_config_option, read_run
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
@@ -21,7 +22,7 @@ EPILOG = ""
 
 def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the run's YAML file")
+    add_config_option(parser)
     parser.add_argument("--card", metavar="CARD", help="id of a card, or a folder (default: the run's result)")
     parser.add_argument("--num-samples", type=count, default=32, metavar="N", help="how many (default: 32)")
     parser.add_argument("-o", "--output", metavar="FILE", help=".png with the samples")
@@ -32,9 +33,8 @@ def run(args: Namespace, shell: Shell) -> int:
     """Make the samples, score them, print the table."""
     from fastvideo_rl.evaluation import evaluate, find_result
     from fastvideo_rl.train.assemble import make_plan
-    from fastvideo_rl.train.config import read_config
 
-    plan = make_plan(read_config(Path(args.config)))
+    plan = make_plan(read_run(args))
     card = find_result(plan) if args.card is None else args.card
     scores = evaluate(plan, card, args.num_samples, sheet=None if args.output is None else Path(args.output))
     if args.json:
