@@ -23,7 +23,7 @@ def run_example(name, folder):
 
 
 def test_every_example_is_known():
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "simulate_fleet"}
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "simulate_fleet", "train_centring"}
 
 
 def test_the_fleet_example_compares_two_policies(tmp_path):
@@ -32,6 +32,13 @@ def test_the_fleet_example_compares_two_policies(tmp_path):
     assert [line.partition(":")[0] for line in results] == ["load-aware", "fastvideo"]
     fixed, ours = (float(line.split()[-2]) for line in results)
     assert ours < fixed
+
+
+def test_the_training_example_ships_a_card(tmp_path):
+    *steps, gate, folder = run_example("train_centring", tmp_path)
+    assert [line.partition(":")[0] for line in steps] == ["step 1", "step 2"]
+    assert gate.startswith("C2: ")
+    assert (tmp_path / folder / "card.json").is_file()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
