@@ -47,6 +47,7 @@ class ServerConfig(_Section):
     artifacts: str | None = Field(
         default=None, pattern=r"^[a-z][a-z0-9+.-]*://", description="fsspec URL for what jobs make; else in the folder"
     )
+    previews: bool = Field(default=True, description="whether jobs show pictures while they run")
     artifact_options: dict[str, Any] = Field(default_factory=dict, description="what fsspec's file system takes")
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys; none lets everybody in")
     is_open: bool = Field(default=False, description="let everybody in who reaches a host other than this machine")

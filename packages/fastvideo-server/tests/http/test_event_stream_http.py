@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import threading
 import time
 
 import pytest
+from PIL import Image
 
 from fastvideo_core.request.events import parse_event
 from fastvideo_server.errors import ApiError
@@ -16,8 +19,8 @@ LONG = {"prompt": "x", "num_inference_steps": 300, "num_frames": 1, "height": 16
 SHORT = {**LONG, "num_inference_steps": 3}
 
 
-def read(client, video_id, *, last=None, stop_after=None):
-    """Return the events of a job as (id, typed event)."""
+def read(client, video_id, *, last=None, stop_after=None, pictures=None):
+    """Return the events of a job as (id, typed event); what they show goes to `pictures`."""
     headers = {} if last is None else {"Last-Event-ID": last}
     found, fields = [], {}
     with client.stream("GET", f"/v1/videos/{video_id}/events", headers=headers) as response:
@@ -32,6 +35,10 @@ def read(client, video_id, *, last=None, stop_after=None):
             elif "data" in fields:
                 event = parse_event(fields["data"])
                 assert event.type == fields["event"]
+                if pictures is not None and getattr(event, "image", None):
+                    pictures.append(event.image)
+                if event.type == "media.chunk":
+                    event = event.model_copy(update={"image": None})
                 found.append((fields["id"], event))
                 fields = {}
                 if stop_after is not None and len(found) >= stop_after:
@@ -46,14 +53,18 @@ def create(client, fields):
 
 
 def test_events_are_typed_and_end_when_the_content_is_there(client):
-    video_id = create(client, SHORT)
-    events = read(client, video_id)
+    video_id, pictures = create(client, SHORT), []
+    events = read(client, video_id, pictures=pictures)
     assert [one for one, _ in events] == [f"1.{number}" for number in range(len(events))]
     kinds = [event.type for _, event in events]
     assert kinds[:2] == ["request.accepted", "request.started"]
     assert kinds[-1] == "request.completed"
     assert client.get(f"/v1/videos/{video_id}/content").status_code == 200, "at the very moment"
-    assert read(client, video_id) == events, "and again, out of the table"
+    assert read(client, video_id) == events, "and again, out of the table, where pictures are not"
+    for picture in pictures:
+        data = base64.b64decode(picture.removeprefix("data:image/jpeg;base64,"))
+        assert Image.open(io.BytesIO(data)).size == (16, 16)
+    assert len(pictures) == 2
 
 
 def test_a_reader_goes_on_where_it_left_off(client):

@@ -50,6 +50,7 @@ class LoopRequest:
         profile: Serve, rollout or train.
         is_exact: Whether the reference's order of operations is asked for.
         is_session: Whether it makes a session's stream; see `fastvideo_core.loop.chunks`.
+        has_previews: Whether pictures are wanted while it runs; see `fastvideo_core.loop.previews`.
     """
 
     request_id: str
@@ -61,6 +62,7 @@ class LoopRequest:
     profile: Profile = "serve"
     is_exact: bool = False
     is_session: bool = False
+    has_previews: bool = False
 
 
 class ModelView(Protocol):

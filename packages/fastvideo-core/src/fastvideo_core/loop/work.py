@@ -110,6 +110,14 @@ class StepCost:
         """Return the cost of one call that runs `num_plans` such steps."""
         return StepCost(self.flops * num_plans, self.weight_bytes, self.activation_bytes * num_plans)
 
+    def __add__(self, other: StepCost) -> StepCost:
+        """Return the cost of a step that does both."""
+        return StepCost(
+            self.flops + other.flops,
+            self.weight_bytes + other.weight_bytes,
+            self.activation_bytes + other.activation_bytes,
+        )
+
     def scaled(self, share: float) -> StepCost:
         """Return the cost of a step of which only a share was computed."""
         if share == 1:

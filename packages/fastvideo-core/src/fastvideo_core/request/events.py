@@ -115,6 +115,8 @@ class MediaChunk(EventBase):
     start_s: float = Field(ge=0)
     end_s: float = Field(ge=0)
     is_preview: bool = False
+    image: str | None = None
+    """Of a preview that has left the process: its picture, as a data URL."""
     data: Any = Field(default=None, exclude=True, repr=False)
     """Reference to the frames, uint8 (T, H, W, 3); not part of the JSON form."""
 

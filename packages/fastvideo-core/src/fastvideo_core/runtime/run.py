@@ -452,6 +452,7 @@ class RequestRun:
             profile="rollout" if request.outputs.capture_behavior else "serve",
             is_exact=request.exact,
             is_session=self.outside is not None,
+            has_previews=request.outputs.previews,
         )
 
 

@@ -10,9 +10,11 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
+from fastvideo_core.request.events import MediaChunk
 from fastvideo_server.errors import ApiError
 from fastvideo_server.jobs.live import LAST_EVENTS, LiveJob
 from fastvideo_server.jobs.records import JobRecord
@@ -84,7 +86,7 @@ async def _follow(job: LiveJob, after: int, heartbeat_s: float) -> AsyncIterator
         is_over = job.is_final or job.is_left
         for event in job.events(after):
             after = event.sequence
-            yield _message(run, event.sequence, event.type, event.model_dump_json())
+            yield _message(run, event.sequence, event.type, await _data(job, event))
             if event.type in LAST_EVENTS:
                 return
         if is_over:
@@ -93,6 +95,13 @@ async def _follow(job: LiveJob, after: int, heartbeat_s: float) -> AsyncIterator
             await asyncio.wait_for(change.wait(), heartbeat_s)
             continue
         yield ": still here\n\n"
+
+
+async def _data(job: LiveJob, event: Any) -> str:
+    """Return an event's JSON; of a preview with its picture."""
+    if isinstance(event, MediaChunk) and event.is_preview and event.data is not None:
+        event = event.model_copy(update={"image": await job.pictures.of(event)})
+    return str(event.model_dump_json())
 
 
 def _message(run: int, sequence: int, kind: str, data: str) -> str:

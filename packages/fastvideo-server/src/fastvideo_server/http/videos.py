@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -91,6 +92,7 @@ async def create(
         )  # fmt: skip
     body = await read_body(request, max_bytes=parts.config.max_body)
     ask = read_ask(parts.service.card, body.fields, kind="video", image=body.image, is_form=body.is_form)
+    ask = replace(ask, has_previews=parts.config.previews)
     job = await parts.service.create(ask, caller, idempotency_key=idempotency_key, digest=body.digest)
     return JSONResponse(video_json(job))
 

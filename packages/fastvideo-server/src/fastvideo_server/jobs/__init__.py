@@ -9,6 +9,7 @@ __all__ = [
     "fair",
     "health",
     "live",
+    "pictures",
     "postgres",
     "preparing",
     "pump",

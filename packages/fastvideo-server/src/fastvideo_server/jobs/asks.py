@@ -46,6 +46,7 @@ class Ask:
         is_exact: Whether the reference's order of operations is asked for.
         outputs: Artifacts that are wanted.
         inputs: Further inputs by name.
+        has_previews: Whether pictures are wanted while it runs.
     """
 
     prompt: str
@@ -57,6 +58,7 @@ class Ask:
     is_exact: bool = False
     outputs: tuple[str, ...] = ("video",)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    has_previews: bool = False
 
 
 def read_ask(
@@ -113,11 +115,14 @@ def build(card: ModelCard, ask: Ask, *, request_id: str, max_image_pixels: int) 
         pixels = (
             None if ask.image is None else load_image(ask.image, field="input_reference", max_pixels=max_image_pixels)
         )
-        return build_request(
+        request = build_request(
             card, ask.prompt, task=ask.task, image=pixels, inputs=ask.inputs, outputs=ask.outputs, exact=ask.is_exact,
             parameters=ask.parameters, request_id=request_id, latency_class=ask.latency_class,
             deadline_s=ask.deadline_s,
         )  # fmt: skip
+        if ask.has_previews:
+            return request.model_copy(update={"outputs": request.outputs.model_copy(update={"previews": True})})
+        return request
     except InputError as error:
         raise api_error(error) from error
 

@@ -11,6 +11,7 @@ from fastvideo_core.request.events import RequestCancelled, RequestFailed
 from fastvideo_core.runtime.durable import SavedJob
 from fastvideo_core.runtime.engine import RequestHandle
 from fastvideo_core.runtime.run import GenerationResult
+from fastvideo_server.jobs.pictures import Pictures
 from fastvideo_server.jobs.quotas import Caller
 from fastvideo_server.jobs.records import JobRecord
 
@@ -41,6 +42,7 @@ class LiveJob:
         begun_at_s: When it was accepted, monotonic seconds.
         first_chunk_s: Seconds from then to its first frames.
         trace: The span that it belongs to.
+        pictures: What it shows while it runs.
     """
 
     record: JobRecord
@@ -60,6 +62,7 @@ class LiveJob:
     begun_at_s: float = field(default_factory=time.monotonic)
     first_chunk_s: float | None = None
     trace: Any = None
+    pictures: Pictures = field(default_factory=Pictures)
     _seen: int = -1
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -15,9 +15,11 @@ from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.loop.base import LoopContext, LoopRequest, LoopResult, ModelView, StepContext
 from fastvideo_core.loop.hooks import BlocksRunner, Prediction, StepHooks, hooks_of, supports_hooks
+from fastvideo_core.loop.previews import PREVIEW, preview_chunk, preview_steps
 from fastvideo_core.loop.state import LoopState, PluginState
-from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, WorkKind, WorkPlan
+from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepResult, StreamChunk, WorkKind, WorkPlan
 from fastvideo_core.request.cancel import CancelScope
+from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_testing.tiny.plans import make_plan
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class DenoiseState(LoopState):
         condition_1CHW: The first latent frame, if it is given.
         step_index: The next step.
         plugin_state: States of interceptors, by interceptor, then by component and branch.
+        preview_steps: Steps after which there is a picture.
     """
 
     latents_1CTHW: torch.Tensor
@@ -61,6 +64,7 @@ class DenoiseState(LoopState):
     condition_1CHW: torch.Tensor | None
     step_index: int = 0
     plugin_state: dict[str, dict[str, PluginState]] = field(default_factory=dict)
+    preview_steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class DenoisePayload:
         guidance_scale: Weight of the first branch against the second.
         condition_1CHW: The first latent frame, put in place by the last step.
         is_exact: Whether requests are computed one by one.
+        preview: Number of the picture that comes with it; None without one.
     """
 
     latents_1CTHW: torch.Tensor
@@ -84,6 +89,7 @@ class DenoisePayload:
     guidance_scale: float
     condition_1CHW: torch.Tensor | None
     is_exact: bool
+    preview: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +123,17 @@ class DenoiseLoop:
             parameters["height"] // vae.spatial_factor,
             parameters["width"] // vae.spatial_factor,
         )
+        num_steps = parameters["num_inference_steps"]
         return DenoiseState(
             latents_1CTHW=torch.randn(shape, generator=ctx.make_generator(parameters["seed"])),
             embeds_1E=request.inputs["embeds"],
-            sigmas=shifted_sigmas(parameters["num_inference_steps"], parameters["flow_shift"]),
+            sigmas=shifted_sigmas(num_steps, parameters["flow_shift"]),
             guidance_scale=float(parameters["guidance_scale"]),
             scope=request.cancel_scope,
             is_exact=request.is_exact,
             profile=request.profile,
             condition_1CHW=request.inputs.get("condition"),
+            preview_steps=preview_steps(0, num_steps) if request.has_previews else (),
         )
 
     def next(self, state: DenoiseState) -> WorkPlan[DenoisePayload] | Done:
@@ -141,6 +149,7 @@ class DenoiseLoop:
             guidance_scale=state.guidance_scale,
             condition_1CHW=state.condition_1CHW,
             is_exact=state.is_exact,
+            preview=state.preview_steps.index(index) if index in state.preview_steps else None,
         )
         _, _, frames, rows, columns = state.latents_1CTHW.shape
         return make_plan(
@@ -156,6 +165,7 @@ class DenoiseLoop:
             num_steps=num_steps,
             is_exact=state.is_exact,
             profile=state.profile,
+            emits=() if payload.preview is None else (PREVIEW,),
         )
 
     def advance(self, state: DenoiseState, result: StepResult[DenoiseValues]) -> DenoiseState:
@@ -193,7 +203,7 @@ def run_step(
     velocities = [_guide(payload, rows_RCTHW) for payload, rows_RCTHW in zip(payloads, outputs, strict=True)]
     for velocity in velocities:
         ctx.tap("velocity", velocity)
-    return [_step(payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
+    return [_step(instance, payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
 
 
 def _intercepted(transformer: Any, payloads: Sequence[DenoisePayload], hooks: StepHooks) -> list[torch.Tensor]:
@@ -247,9 +257,19 @@ def _guide(payload: DenoisePayload, rows_RCTHW: torch.Tensor) -> torch.Tensor:
     return uncond + payload.guidance_scale * (cond - uncond)
 
 
-def _step(payload: DenoisePayload, velocity_1CTHW: torch.Tensor) -> StepResult[DenoiseValues]:
+def _step(instance: ModelInstance, payload: DenoisePayload, velocity_1CTHW: torch.Tensor) -> StepResult[DenoiseValues]:
     latents = payload.latents_1CTHW.to(velocity_1CTHW.device)
+    chunks: tuple[StreamChunk, ...] = ()
+    if payload.preview is not None:
+        chunks = (_preview(instance, latents - payload.sigma * velocity_1CTHW, payload.preview),)
     latents = latents + (payload.next_sigma - payload.sigma) * velocity_1CTHW
     if payload.next_sigma == 0 and payload.condition_1CHW is not None:
         latents[:, :, 0] = payload.condition_1CHW
-    return StepResult(DenoiseValues(latents), is_finite=bool(torch.isfinite(latents).all()))
+    return StepResult(DenoiseValues(latents), is_finite=bool(torch.isfinite(latents).all()), chunks=chunks)
+
+
+def _preview(instance: ModelInstance, clean_1CTHW: torch.Tensor, index: int) -> StreamChunk:
+    """Return a picture of the first frame of the sample as the step sees it without noise."""
+    vae = instance.component("vae")
+    pixels_1PFYX = vae.decode_frame(clean_1CTHW[:, :, 0].to(vae.mix.weight.dtype), None)
+    return preview_chunk(torch.from_numpy(pixels_to_frames(pixels_1PFYX[0])), index)

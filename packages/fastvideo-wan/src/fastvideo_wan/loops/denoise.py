@@ -26,6 +26,7 @@ from fastvideo_core.loop.policies.cfg import (
 )
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.policies.experts import Expert, ExpertPolicy, SingleExpert, StepIndexExperts, TimestepExperts
+from fastvideo_core.loop.previews import PREVIEW, preview_steps
 from fastvideo_core.loop.samplers import Sampler, SamplerState, Schedule, ScheduleSpec, get_sampler, samplers_of
 from fastvideo_core.loop.state import LoopState, PluginState
 from fastvideo_core.loop.work import Done, Profile, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
@@ -33,6 +34,7 @@ from fastvideo_core.request.cancel import CancelScope
 from fastvideo_wan.loops.costs import IMAGE_TOKENS, context_bytes, context_cost, denoise_cost, denoise_peak_bytes
 from fastvideo_wan.loops.guidance import guidance_of
 from fastvideo_wan.loops.text import EncodedText, text_bucket
+from fastvideo_wan.loops.vae_costs import decode_cost, decode_peak_bytes
 from fastvideo_wan.models.config import WanTransformerConfig
 from fastvideo_wan.models.context import TextContext
 from fastvideo_wan.models.rope import RotaryTables
@@ -90,6 +92,7 @@ class DenoiseState(LoopState):
         num_known: Latent frames at the start that are given and not denoised.
         plugin_state: States of interceptors, by interceptor, then by component and branch.
         behavior: What the steps of a rollout recorded.
+        preview_steps: Steps after which there is a picture.
     """
 
     latents_1CTHW: torch.Tensor
@@ -112,6 +115,7 @@ class DenoiseState(LoopState):
     num_known: int = 0
     plugin_state: dict[str, dict[str, PluginState]] = field(default_factory=dict)
     behavior: tuple[StepBehavior, ...] = ()
+    preview_steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class DenoisePayload:
         expand_timesteps: Whether every token has its own timestep.
         is_last: Whether it is the last step.
         is_exact: Whether the reference's order of operations is kept.
+        preview: Number of the picture that comes with it; None without one.
     """
 
     component: str
@@ -174,6 +179,7 @@ class DenoisePayload:
     expand_timesteps: bool
     is_last: bool
     is_exact: bool
+    preview: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +248,7 @@ class DenoiseLoop:
             condition_1CTHW=None if condition is None else condition.latents_1CTHW,
             image_embeds_1ME=request.inputs.get("image_embeds"),
             num_known=0 if condition is None else condition.num_known,
+            preview_steps=preview_steps(schedule.begin, schedule.num_steps) if request.has_previews else (),
         )
 
     def next(self, state: DenoiseState) -> WorkPlan[ContextPayload | DenoisePayload] | Done:
@@ -319,12 +326,16 @@ class DenoiseLoop:
             expand_timesteps=bool(self._spec.options.get("expand_timesteps", False)),
             is_last=index + 1 == state.schedule.num_steps,
             is_exact=state.is_exact,
+            preview=state.preview_steps.index(index) if index in state.preview_steps else None,
         )
 
     def _plan(
         self, state: DenoiseState, expert: Expert, payload: ContextPayload | DenoisePayload, kind: WorkKind
     ) -> WorkPlan[ContextPayload | DenoisePayload]:
         needs = self._needs(state, expert, payload)
+        has_preview = isinstance(payload, DenoisePayload) and payload.preview is not None
+        if has_preview:
+            needs = self._with_preview(state, needs)
         return make_plan(
             self._spec,
             self._model,
@@ -339,7 +350,15 @@ class DenoiseLoop:
             step_index=state.num_planned,
             num_steps=state.num_plans,
             loop_kind=f"{self._spec.loop_id}.{'context' if isinstance(payload, ContextPayload) else 'step'}",
+            emits=(PREVIEW,) if has_preview else (),
         )
+
+    def _with_preview(self, state: DenoiseState, needs: StepNeeds) -> StepNeeds:
+        """Return what a step needs that decodes a frame besides."""
+        vae, (_, _, _, rows, columns) = self._model.config("vae"), state.latents_1CTHW.shape
+        shape = {"frames": 1, "rows": rows, "columns": columns, "first": 1}
+        peak_bytes = max(needs.peak_bytes, decode_peak_bytes(vae, shape, is_exact=state.is_exact))
+        return replace(needs, cost=needs.cost + decode_cost(vae, shape), peak_bytes=peak_bytes)
 
     def _needs(self, state: DenoiseState, expert: Expert, payload: ContextPayload | DenoisePayload) -> StepNeeds:
         config, num_rows = self._model.config(expert.component), len(state.branches)

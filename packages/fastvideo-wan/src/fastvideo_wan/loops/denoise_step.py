@@ -6,7 +6,7 @@ columns; S video tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,8 +22,10 @@ from fastvideo_core.loop.policies.conditioning import (
     pad_text,
     token_timesteps,
 )
+from fastvideo_core.loop.previews import preview_chunk
 from fastvideo_core.loop.samplers import Sampler, get_sampler, samplers_of
-from fastvideo_core.loop.work import StepResult, WorkPlan
+from fastvideo_core.loop.work import StepResult, StreamChunk, WorkPlan
+from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_wan.loops.denoise import (
     ContextPayload,
     ContextValues,
@@ -36,6 +38,8 @@ from fastvideo_wan.loops.intercepted import intercepted_velocities, select_rows
 from fastvideo_wan.models.block import BlockInputs
 from fastvideo_wan.models.context import TextContext, context_row, split_context, stack_contexts
 from fastvideo_wan.models.transformer import BlocksRunner, WanTransformer
+from fastvideo_wan.models.vae import WanVAE
+from fastvideo_wan.models.vae_cache import FeatureCache
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
@@ -51,7 +55,7 @@ def run_step(
     payloads = [plan.payload for plan in plans]
     transformer: WanTransformer = instance.component(payloads[0].component)
     if not isinstance(payloads[0], ContextPayload):
-        return _denoise(transformer, plans, ctx, samplers_of(instance))
+        return _denoise(instance, transformer, plans, ctx)
     make = _exact_contexts if payloads[0].is_exact else batched_contexts
     return [
         StepResult(
@@ -102,12 +106,10 @@ def _image(transformer: WanTransformer, payload: ContextPayload) -> Tensor | Non
 
 
 def _denoise(
-    transformer: WanTransformer,
-    plans: Sequence[WorkPlan[Any]],
-    ctx: StepContext,
-    samplers: Mapping[str, Sampler],
+    instance: ModelInstance, transformer: WanTransformer, plans: Sequence[WorkPlan[Any]], ctx: StepContext
 ) -> list[StepResult[DenoiseValues]]:
     payloads: list[DenoisePayload] = [plan.payload for plan in plans]
+    samplers = samplers_of(instance)
     hooks = hooks_of(ctx)
     if hooks is not None:
         velocities = intercepted_velocities(_Branches(transformer, ctx), payloads, hooks, ctx)
@@ -125,10 +127,27 @@ def _denoise(
     behavior: Sequence[StepBehavior | None] = [None] * len(plans)
     if plans[0].profile == "rollout":
         behavior = record_steps(plans, velocities, values, samplers)
+    previews = [_previews(instance, payload, velocity) for payload, velocity in zip(payloads, velocities, strict=True)]
     return [
-        StepResult(value, is_finite=is_finite, behavior=record)
-        for value, is_finite, record in zip(values, finite, behavior, strict=True)
+        StepResult(value, is_finite=is_finite, behavior=record, chunks=chunks)
+        for value, is_finite, record, chunks in zip(values, finite, behavior, previews, strict=True)
     ]
+
+
+def _previews(instance: ModelInstance, payload: DenoisePayload, velocity_1CTHW: Tensor) -> tuple[StreamChunk, ...]:
+    """Return a picture of the sample as the step sees it without noise, if one is wanted.
+
+    It is of the first latent frame, or of the last one where the first is given; decoded alone, as an image is.
+    """
+    if payload.preview is None:
+        return ()
+    vae: WanVAE = instance.component("vae")
+    weight, frame = vae.post_quant_conv.weight, -1 if payload.condition_1CTHW is not None else 0
+    sigma = payload.schedule.sigma_values[payload.sampler_step]
+    clean = payload.latents_1CTHW.to(velocity_1CTHW.device) - sigma * velocity_1CTHW.float()
+    latents = vae.denormalize(clean[:, :, [frame]].to(weight.device, weight.dtype))
+    ((pixels_1PFYX, _),) = vae.decode_many([latents], [FeatureCache()])
+    return (preview_chunk(torch.from_numpy(pixels_to_frames(pixels_1PFYX[0])), payload.preview),)
 
 
 def _sampler_step(sampler: Sampler, payload: DenoisePayload, velocity_1CTHW: Tensor) -> DenoiseValues:
