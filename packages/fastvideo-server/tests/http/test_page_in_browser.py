@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from fastvideo_server.protocol import TimedWebSocket
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -194,3 +196,66 @@ def test_the_page_lets_nothing_else_in(client):
         assert client.get(f"/page/{name}").status_code == 200
     for name in ("../config.py", "..%2fconfig.py", "config.py", ""):
         assert client.get(f"/page/{name}").status_code == 404
+
+
+def test_previews_are_shown_while_it_runs(shared, tmp_path):
+    with browsing(tmp_path / "profile") as browser:
+        browser.call("Page.navigate", url=shared.url)
+        browser.until("document.querySelector('#parameters input[name=num_frames]') !== null")
+        browser.evaluate(
+            "window.seen = new Set(); new MutationObserver(() => { const one = document.querySelector('#now .preview');"
+            " if (one?.naturalWidth) seen.add(one.src); }).observe(document.getElementById('now'),"
+            " { subtree: true, childList: true, attributes: true })"
+        )
+        browser.evaluate(
+            "document.getElementById('prompt').value = 'a red circle';"
+            "document.querySelector('[name=num_inference_steps]').value = 400;"
+            "document.querySelector('[name=height]').value = 64; document.querySelector('[name=width]').value = 64;"
+            "document.querySelector('button[type=submit]').click()"
+        )
+        browser.until("document.querySelector('#now .preview')?.naturalWidth === 64")
+        browser.picture(tmp_path / "preview.png")
+        browser.until("document.querySelector('#now video')?.readyState >= 2")
+        assert browser.evaluate("seen.size") >= 2
+        assert browser.complaints() == []
+
+
+def test_a_live_session_is_steered_while_it_plays(causal_card, running, tmp_path):
+    keys = [{"name": "ann", "sha256": hashlib.sha256(b"secret").hexdigest()}]
+    with (
+        running(causal_card, tmp_path / "server", keys=keys) as server,
+        browsing(tmp_path / "profile") as browser,
+    ):
+        browser.call("Page.navigate", url=server.url)
+        browser.until("document.getElementById('key-dialog')?.open")
+        browser.call("Input.insertText", text="secret")
+        browser.press("Enter", "\r")
+        browser.until("document.getElementById('go-live').hidden === false")
+        browser.evaluate("document.getElementById('prompt').focus()")
+        browser.call("Input.insertText", text="a red circle")
+        browser.tab_to("document.getElementById('go-live')")
+        browser.press("Enter", "\r")
+        browser.until("document.getElementById('screen').currentTime > 0.3")
+        assert browser.evaluate("document.activeElement.id") == "push"
+        browser.call("Input.insertText", text="a blue square")
+        browser.press("Enter", "\r")
+        browser.until("document.querySelectorAll('#pushed li')[1]?.classList.contains('applied')")
+        (session,) = server.parts.service.engine.sessions
+        before = browser.evaluate("document.getElementById('screen').currentTime")
+        for one in list(server.server.server_state.connections):
+            if isinstance(one, TimedWebSocket):
+                one.loop.call_soon_threadsafe(one.transport.abort)
+        browser.until(f"document.getElementById('screen').currentTime > {before} + 1")
+        assert browser.evaluate("document.getElementById('screen').buffered.length") == 1
+        browser.until("document.querySelector('#queue tbody').textContent.includes('Live sessions1')")
+        browser.picture(tmp_path / "live.png")
+        browser.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=1, mobile=True)
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        browser.picture(tmp_path / "live-narrow.png")
+        browser.evaluate("document.getElementById('pause').click()")
+        browser.until("document.getElementById('live-state').textContent === 'paused'")
+        browser.evaluate("document.getElementById('end').click()")
+        browser.until("document.getElementById('live-state').textContent === 'the session has ended'")
+        assert session.state == "terminate"
+        assert [push.push.text for push in session.log] == ["a blue square"]
+        assert [one for one in browser.complaints() if one["method"] == "Runtime.exceptionThrown"] == []

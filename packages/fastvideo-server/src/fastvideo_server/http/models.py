@@ -17,7 +17,9 @@ router = APIRouter(prefix="/v1/models", tags=["models"])
 @router.get("", summary="List the cards that are served", responses={200: {"model": ModelList}, **refusals()})
 async def list_models(parts: PartsDep, caller: CallerDep) -> Response:  # noqa: ARG001 - asks for the key
     """List the cards."""
-    return JSONResponse({"object": "list", "data": [model_json(parts.service.card)]})
+    return JSONResponse(
+        {"object": "list", "data": [model_json(parts.service.card, stream_task=parts.sessions.stream_task)]}
+    )
 
 
 @router.get("/{model_id}", summary="Retrieve a card", responses={200: {"model": Model}, **refusals(404)})
@@ -29,4 +31,4 @@ async def retrieve_model(model_id: str, parts: PartsDep, caller: CallerDep) -> R
             404, f"model {model_id[:100]!r} is not served here", code="model_not_found", param="model",
             allowed=card.model_id, nearest=card.model_id,
         )  # fmt: skip
-    return JSONResponse(model_json(card))
+    return JSONResponse(model_json(card, stream_task=parts.sessions.stream_task))

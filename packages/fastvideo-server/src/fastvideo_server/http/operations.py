@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import psutil
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from fastvideo_server.http.parts import CallerDep, PartsDep
-from fastvideo_server.http.schemas import Health, refusals
+from fastvideo_server.http.schemas import Health, Queue, refusals
 
 __all__ = ["router"]
 
@@ -45,17 +46,23 @@ async def metrics(parts: PartsDep, caller: CallerDep) -> Response:  # noqa: ARG0
     return Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-@router.get("/v1/queue", summary="The queue and the device", responses={**refusals()})
+@router.get("/v1/queue", summary="The queue and the device", responses={200: {"model": Queue}, **refusals()})
 async def queue(parts: PartsDep, caller: CallerDep) -> Response:  # noqa: ARG001 - asks for the key
     """Tell how much waits and runs, and on what."""
     queued, running = parts.service.pump.sizes
     instance = parts.service.engine.instance
+    caches = parts.service.engine.caches.features
+    memory = {"weights": instance.num_bytes, "process": psutil.Process().memory_info().rss}
+    memory |= {f"cache of {name}": cache.stats.used_bytes for name, cache in caches.items()}
     return JSONResponse(
         {
+            "model": parts.service.card.model_id,
             "queued": queued,
             "running": running,
             "device": str(instance.device),
             "precision": instance.precision,
             "weights_bytes": instance.num_bytes,
+            "sessions": parts.sessions.num_open,
+            "memory_bytes": memory,
         }
     )

@@ -13,7 +13,7 @@ __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
-_TYPES = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
+_TYPES = {"index.html": "text/html", "app.js": "text/javascript", "live.js": "text/javascript", "style.css": "text/css"}
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (

@@ -10,7 +10,7 @@ from fastvideo_core.card import ModelCard
 from fastvideo_server.jobs.live import LiveJob
 from fastvideo_server.jobs.records import JobRecord
 
-__all__ = ["Completion", "Deleted", "ErrorAnswer", "Health", "Image", "Images", "Model", "ModelList", "Video",
+__all__ = ["Completion", "Deleted", "ErrorAnswer", "Health", "Image", "Images", "Model", "ModelList", "Queue", "Video",
            "VideoList", "model_json", "refusals", "video_json"]  # fmt: skip
 
 
@@ -139,6 +139,7 @@ class Model(BaseModel):
     owned_by: str
     title: str
     default_task: str
+    stream_task: str | None = Field(description="the task of sessions; null for a card without streams")
     tasks: dict[str, Any] = Field(description="inputs, outputs and parameters of each task")
 
 
@@ -147,6 +148,19 @@ class ModelList(BaseModel):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class Queue(BaseModel):
+    """What waits and runs, and on what."""
+
+    model: str
+    queued: int
+    running: int
+    sessions: int
+    device: str
+    precision: str
+    weights_bytes: int
+    memory_bytes: dict[str, int] = Field(description="by what holds it")
 
 
 class Health(BaseModel):
@@ -213,8 +227,8 @@ def video_json(job: LiveJob | JobRecord) -> dict[str, Any]:
     }
 
 
-def model_json(card: ModelCard) -> dict[str, Any]:
-    """Return a card as clients know it, with what each of its tasks takes."""
+def model_json(card: ModelCard, *, stream_task: str | None) -> dict[str, Any]:
+    """Return a card as clients know it, with what each of its tasks takes, and the one whose streams sessions are."""
     tasks = {
         name: {
             "description": task.description,
@@ -234,5 +248,6 @@ def model_json(card: ModelCard) -> dict[str, Any]:
         "owned_by": card.family,
         "title": card.title,
         "default_task": card.capabilities.default_task,
+        "stream_task": stream_task,
         "tasks": tasks,
     }

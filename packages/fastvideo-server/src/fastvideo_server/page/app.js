@@ -1,5 +1,7 @@
 // The page: makes videos, follows them, and lists those that there are. It speaks the same API as everybody else.
 
+import { Live } from "/page/live.js";
+
 const $ = (id) => document.getElementById(id);
 const KEY = "fastvideo-key";
 let model = null;
@@ -114,7 +116,8 @@ async function follow(video) {
   text.setAttribute("role", "status");
   const stop = element("button", { type: "button", textContent: "Cancel", onclick: () => remove(video.id) });
   const warnings = video.warnings.map((one) => element("p", { className: "hint", textContent: one }));
-  $("now").replaceChildren(element("p", { textContent: video.prompt }), ...warnings, bar, text, stop);
+  const preview = element("img", { className: "preview", alt: "how it looks so far", hidden: true });
+  $("now").replaceChildren(element("p", { textContent: video.prompt }), ...warnings, preview, bar, text, stop);
   $("now").dataset.id = video.id;
   const isShown = () => $("now").dataset.id === video.id;
   for await (const event of events(video.id)) {
@@ -123,12 +126,15 @@ async function follow(video) {
       bar.value = 100 * event.fraction;
       const rest = event.remaining_s ? `, ${event.remaining_s.toFixed(1)} s left` : "";
       text.textContent = `${event.node} ${event.step}${event.num_steps ? ` of ${event.num_steps}` : ""}${rest}`;
+    } else if (event.type === "media.chunk" && event.image) {
+      Object.assign(preview, { src: event.image, hidden: false });
     } else if (event.type === "request.completed") {
       const player = element("video", { src: await content(video.id, "video"), controls: true, loop: true, autoplay: true, muted: true });
       player.setAttribute("aria-label", video.prompt);
       if (isShown()) $("now").replaceChildren(element("p", { textContent: video.prompt }), player);
     } else if (event.type === "request.failed" || event.type === "request.cancelled") {
       text.textContent = event.message ?? "cancelled";
+      preview.remove();
       stop.remove();
     }
   }
@@ -231,12 +237,97 @@ async function listMore() {
   [last, $("older").hidden] = [page.last_id, !page.has_more];
 }
 
+// The live session: what is pushed is followed from the next chunk on.
+
+let live = null;
+
+function goLive() {
+  const { task, ...values } = given();
+  if (!values.prompt) return;
+  live?.stop();
+  const task_ = model.tasks[model.stream_task];
+  for (const name of Object.keys(values)) if (name !== "prompt" && !task_.parameters[name]) delete values[name];
+  $("live").hidden = false;
+  $("problem").textContent = "";
+  $("pushed").replaceChildren(element("li", { textContent: values.prompt }));
+  $("action-row").hidden = !takes(task_, "action");
+  $("push-image-row").hidden = !takes(task_, "image");
+  setPaused(false);
+  live = new Live($("screen"), heard, sessionStorage.getItem(KEY));
+  live.start(values);
+  $("push").focus();
+}
+
+const takes = (task, modality) => Object.values(task.inputs).some((one) => one.modality === modality);
+
+function heard(kind, event) {
+  const state = $("live-state");
+  if (kind === "refused") state.textContent = event.message;
+  else if (kind === "broken") state.textContent = "the connection broke; it is taken up again";
+  else if (kind === "over") state.textContent = "the session has ended";
+  else if (event.type === "session.chunk") state.textContent = `chunk ${event.chunk} in ${event.latency_s.toFixed(2)} s`;
+  else if (event.type === "session.held" && event.reason === "caller") state.textContent = "paused";
+  else if (event.type === "session.refused" || event.type === "session.failed") state.textContent = event.message;
+  else if (event.type === "session.pushed") $("pushed").lastElementChild?.classList.add("applied");
+}
+
+function setPaused(isPaused) {
+  $("pause").textContent = isPaused ? "Resume" : "Pause";
+  $("pause").setAttribute("aria-pressed", String(isPaused));
+}
+
+function pushed(text, kind, fields) {
+  $("pushed").append(element("li", { textContent: text }));
+  live?.push(kind, fields);
+}
+
+function prepareLive() {
+  $("go-live").hidden = !model.stream_task || !("MediaSource" in window);
+  $("go-live").onclick = goLive;
+  $("steer").onsubmit = (submit) => {
+    submit.preventDefault();
+    const text = $("push").value.trim();
+    if (text) pushed(text, "push_text", { text });
+    $("push").value = "";
+  };
+  $("act").onclick = () => {
+    const values = $("action").value.split(";").map((one) => one.split(",").map(Number));
+    pushed($("action").value, "push_action", { values });
+  };
+  $("push-image").onchange = async () => {
+    const [file] = $("push-image").files;
+    if (file) pushed(file.name, "push_image", { image_url: await dataUrl(file) });
+  };
+  $("pause").onclick = () => {
+    const isPaused = $("pause").getAttribute("aria-pressed") !== "true";
+    live?.push(isPaused ? "pause" : "resume", {});
+    setPaused(isPaused);
+  };
+  $("end").onclick = () => live?.stop();
+}
+
 // The queue and the device, once in a while.
+
+const mebibytes = (bytes) => `${(bytes / 2 ** 20).toFixed(0)} MiB`;
+
+function showQueue(queue, problems) {
+  const rows = [
+    ["Card", `${queue.model}, ${queue.precision}`],
+    ["Device", queue.device],
+    ["Running", queue.running],
+    ["Waiting", queue.queued],
+    ["Live sessions", queue.sessions],
+    ...Object.entries(queue.memory_bytes).map(([name, bytes]) => [`Memory: ${name}`, mebibytes(bytes)]),
+    ["Health", problems.length ? problems.join("; ") : "works"],
+  ];
+  $("queue").tBodies[0].replaceChildren(...rows.map(([name, value]) => element("tr", {}, element("th", { scope: "row", textContent: name }), element("td", { textContent: value }))));
+}
 
 async function showState() {
   try {
     const [queue, health] = await Promise.all([call("/v1/queue").then((one) => one.json()), fetch("/health/ready").then((one) => one.json())]);
     const size = (queue.weights_bytes / 2 ** 20).toFixed(0);
+    showQueue(queue, health.problems);
     const work = `${queue.running} running, ${queue.queued} waiting`;
     $("state").textContent = [`${model.id} on ${queue.device}, ${queue.precision}, ${size} MiB`, work, ...health.problems].join(" · ");
   } catch {
@@ -258,6 +349,7 @@ async function begin() {
     await make(values);
   };
   showTask();
+  prepareLive();
   await listFirst();
   await showState();
   setInterval(showState, 3000);

@@ -34,6 +34,9 @@ class SessionService:
         config: Limits.
         keys: Who may ask for how much.
         metrics: Figures.
+
+    Attributes:
+        stream_task: The card's task whose streams sessions are; None if it has none.
     """
 
     def __init__(self, jobs: JobService, config: ServerConfig, keys: Keys, metrics: Metrics) -> None:
@@ -45,6 +48,10 @@ class SessionService:
         self._num_coming: dict[str, int] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        try:
+            self.stream_task: str | None = stream_task(jobs.card)
+        except LoopMismatchError:
+            self.stream_task = None
         jobs.on_drain.append(self.close_all)
         metrics.sessions.set_function(lambda: self.num_open)
 
