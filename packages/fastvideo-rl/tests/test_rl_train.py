@@ -15,6 +15,7 @@ from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_rl.errors import DivergedError, NoGroupsError
 from fastvideo_rl.evaluation import compare, evaluate, find_result, ship_run
+from fastvideo_rl.options import read_model
 from fastvideo_rl.train.assemble import make_plan
 from fastvideo_rl.train.config import TrainConfig, read_config
 from fastvideo_rl.train.trainer import Trainer
@@ -31,7 +32,7 @@ def config(folder, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a red circle\n\na blue square moving left\na green triangle at rest\n")
 
-    def make(method="flow_grpo", options=None, output="run", **more):
+    def make(method="flow_grpo", options=None, output="run", *, checked=True, **more):
         base = {
             "card": str(folder),
             "output": str(tmp_path / output),
@@ -44,7 +45,7 @@ def config(folder, tmp_path):
             "num_steps": 2,
             "device": "cpu",
         }
-        return TrainConfig.model_validate({**base, **more})
+        return TrainConfig.model_validate({**base, **more}) if checked else {**base, **more}
 
     return make
 
@@ -224,6 +225,7 @@ WRONG = {
     "foreign student": ({"method": "dmd2", "student": {"name": "os:system"}}, "not a function of an installed package"),
     "bad steps": ({"method": "dmd2", "student": {**FEW, "options": {"steps": [1, 2]}}}, "falling, from 1000 to 1"),
     "no plugin": ({"plugins": {"reward.nothing": {}}}, "reward.nothing"),
+    "bad decay": ({"optimizer": {"betas": [1.0, 0.9]}}, "optimizer.betas.0=1.0"),
     "no transport": ({"transport": "pigeon"}, "transport='pigeon': no such transport"),
 }
 
@@ -232,8 +234,10 @@ WRONG = {
 def test_what_is_wrong_in_a_config_is_found_before_any_compute(case, config, monkeypatch):
     changes, message = WRONG[case]
     monkeypatch.setattr(Engine, "submit_prepared", None)
-    with pytest.raises(FastVideoError, match=message), Trainer(make_plan(config(**changes))):
-        pass
+    with pytest.raises(FastVideoError, match=message):
+        checked = read_model(TrainConfig, config(checked=False, **changes), field="")
+        with Trainer(make_plan(checked)):
+            pass
 
 
 def test_groups_that_do_not_divide_are_refused(config):
@@ -251,6 +255,34 @@ def test_resuming_with_another_config_is_refused(config):
         pytest.raises(StateError, match="holds no checkpoint"),
     ):
         trainer.resume()
+
+
+def test_a_folder_with_a_run_is_not_begun_anew(config):
+    chosen = config(num_steps=1)
+    train(chosen)
+    with Trainer(make_plan(chosen)) as trainer, pytest.raises(ConfigError, match="holds a run already; resume it"):
+        trainer.run()
+
+
+def test_other_prompts_make_another_run(config):
+    chosen = config(num_steps=1)
+    train(chosen)
+    Path(chosen.prompts).write_text("something else\n")
+    with Trainer(make_plan(chosen)) as trainer, pytest.raises(StateError, match="another config"):
+        trainer.resume()
+
+
+def test_what_was_logged_after_the_checkpoint_is_dropped_on_resuming(config):
+    chosen = config(num_steps=1)
+    train(chosen)
+    path = Path(chosen.output) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 2, "loss": 7}\n{"step": 3, "lo')
+    with Trainer(make_plan(config(num_steps=2))) as trainer:
+        trainer.resume()
+        trainer.run()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[1]["loss"] != 7
 
 
 def test_a_damaged_checkpoint_is_named(config):

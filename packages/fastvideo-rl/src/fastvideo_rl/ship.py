@@ -150,7 +150,7 @@ def _data(plan: Plan) -> DataRef:
 def _settings(plan: Plan, num_steps: int) -> dict[str, JsonScalar]:
     config = plan.config
     kept = config.model_dump(mode="json", include={"method", "rollout", "optimizer", "weights", "rewards", "seed"})
-    return {"steps_done": num_steps, "fingerprint": config.fingerprint(), **_flat("", kept)}
+    return {"steps_done": num_steps, "fingerprint": plan.fingerprint, **_flat("", kept)}
 
 
 def _flat(prefix: str, value: Any) -> dict[str, JsonScalar]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,14 +105,23 @@ class Roller:
         return [PendingGroup(plan, mine, self) for plan, mine in zip(plans, handles, strict=True)]
 
     def run(self, plans: Sequence[GroupPlan]) -> list[Group]:
-        """Hand groups to the engine and wait for them; if that is interrupted, what is left of them is cancelled."""
+        """Hand groups to the engine and wait for them; see `stream`."""
+        return list(self.stream(plans))
+
+    def stream(self, plans: Sequence[GroupPlan]) -> Iterator[Group]:
+        """Hand groups to the engine and yield each as it ends, in order; if that is left early, the rest is cancelled.
+
+        Raises:
+            InputError: A prompt or parameter is not allowed; nothing has been handed over then.
+        """
         pending = self.submit(plans)
         try:
-            return [one.result() for one in pending]
-        except BaseException:
+            while pending:
+                yield pending[0].result()
+                del pending[0]
+        finally:
             for one in pending:
-                one.cancel("the rollout was interrupted")
-            raise
+                one.cancel("the rollout was left")
 
     def encode(self, prompts: Sequence[str], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return what the generating loop would be given for prompts, without drawing a sample.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,14 @@ class Plan:
     program: TrainingProgram
     prompts: PromptList | None
     data: LatentSamples | None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides what comes out: the config, and what it trains on."""
+        trained_on = "\0".join(
+            [*(self.prompts.prompts if self.prompts else ()), *(self.data.files if self.data else ())]
+        )
+        return hashlib.sha256(f"{self.config.fingerprint()}\0{trained_on}".encode()).hexdigest()[:24]
 
     @property
     def required(self) -> ParityLevel:

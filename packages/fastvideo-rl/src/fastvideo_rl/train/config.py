@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,9 @@ __all__ = ["OptimizerConfig", "ResultConfig", "RolloutConfig", "TrainConfig", "W
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class NamedOptions(_Section):
@@ -60,7 +63,7 @@ class OptimizerConfig(_Section):
 
     learning_rate: float = Field(default=1e-5, gt=0, le=1)
     critic_learning_rate: float | None = Field(default=None, gt=0, le=1)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=0, ge=0)

@@ -20,6 +20,7 @@ class RunLog:
 
     Args:
         folder: The run's folder; `metrics.jsonl` and `tensorboard/` are in it.
+        first_step: Steps that are done; what was logged of later ones, before a crash, is dropped.
         wandb_project: Project of Weights & Biases; None leaves it out.
         name: Name of the run there.
 
@@ -27,12 +28,16 @@ class RunLog:
         ConfigError: W&B is asked for and not installed.
     """
 
-    def __init__(self, folder: Path, *, wandb_project: str | None = None, name: str = "") -> None:
+    def __init__(self, folder: Path, *, first_step: int = 0, wandb_project: str | None = None, name: str = "") -> None:
         from tensorboardX import SummaryWriter
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tensorboard"), flush_secs=10)
+        path = folder / "metrics.jsonl"
+        kept = _kept_lines(path, first_step)
+        path.write_text("".join(kept), encoding="utf-8")
+        self._lines = path.open("a", encoding="utf-8")
+        purge = first_step + 1 if first_step else None
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=10)
         self._wandb = None if wandb_project is None else _open_wandb(wandb_project, name, folder)
 
     def note(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -54,6 +59,13 @@ class RunLog:
         self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def _kept_lines(path: Path, first_step: int) -> list[str]:
+    """Return the whole lines of steps up to one."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]
+    return [line for line in whole if json.loads(line)["step"] <= first_step]
 
 
 def _open_wandb(project: str, name: str, folder: Path) -> Any:

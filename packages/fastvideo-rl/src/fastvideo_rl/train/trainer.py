@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import torch
 
-from fastvideo_core.errors import StateError
+from fastvideo_core.errors import ConfigError, StateError
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_rl.errors import DivergedError, NoGroupsError
 from fastvideo_rl.gate.c2 import BehaviorReport, check_behavior, require_behavior
@@ -126,8 +126,6 @@ class Trainer:
         self._check_sync()
         if plan.method.needs_rewards:
             self._scorer = Scorer(config.rewards, plan.extensions)
-        if self.processes.is_first:
-            self._log = RunLog(self.folder, wandb_project=config.wandb_project, name=config.result.model_id)
 
     def resume(self) -> None:
         """Go on from the newest checkpoint.
@@ -136,7 +134,7 @@ class Trainer:
             StateError: There is none, it is damaged, or of another config.
         """
         saved = self.checkpoints.newest()
-        if saved.fingerprint != self.plan.config.fingerprint():
+        if saved.fingerprint != self.plan.fingerprint:
             raise StateError(
                 f"{saved.folder} is of another config: resume with the one that the run began with, or begin anew in "
                 "another folder"
@@ -149,12 +147,18 @@ class Trainer:
         """Train to the end, from where it is.
 
         Raises:
+            ConfigError: The folder holds another run, or an earlier part of this one, and it was not resumed.
             ParityError: Training does not agree with the rollout as the method needs it.
             DivergedError: A loss or gradient is NaN, infinite or far too large.
             NoGroupsError: Too many steps in a row had no usable group.
         """
+        self._check_folder()
         self._sync(self.plan.method.behavior_role)
         self._open_gate()
+        config = self.plan.config
+        if self.processes.is_first:
+            name = config.result.model_id
+            self._log = RunLog(self.folder, first_step=self.step, wandb_project=config.wandb_project, name=name)
         if self.step == 0:
             self._show_sheet()
         while self.step < self.plan.config.num_steps:
@@ -187,7 +191,7 @@ class Trainer:
         """Write a checkpoint of where it is."""
         facts = {"card": self.plan.teacher.model_id, "gate": None if self.gate is None else str(self.gate)}
         return self.checkpoints.save(
-            self.step, self.plan.config.fingerprint(), self._kept_roles(), self.optimizers, self.processes, facts
+            self.step, self.plan.fingerprint, self._kept_roles(), self.optimizers, self.processes, facts
         )
 
     def close(self) -> None:
@@ -203,6 +207,13 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_folder(self) -> None:
+        if self.step == 0 and self.checkpoints.list():
+            raise ConfigError(
+                "holds a run already; resume it, or choose another folder", field="output", value=str(self.folder)
+            )
+        self.processes.wait()
 
     def _kept_roles(self) -> dict[str, Any]:
         """Return the roles that change: a reference and a teacher follow from the card."""
@@ -224,10 +235,12 @@ class Trainer:
         if self.plan.method.source == "data":
             return [self._data_group(step)], {}
         self._sync(self.plan.method.behavior_role)
-        groups = self._roll(step)
+        groups = []
+        for group in self._roll(step):
+            groups.append(group)
+            if self._scorer is not None:
+                self._scorer.submit(group)  # scored while the others are still made
         if self._scorer is not None:
-            for group in groups:
-                self._scorer.submit(group)
             self._scorer.settle()
         for group in groups:
             for record in group.records:
@@ -236,7 +249,7 @@ class Trainer:
                     record.steps = ()
         return groups, self._summary(groups)
 
-    def _roll(self, step: int) -> list[Group]:
+    def _roll(self, step: int) -> Iterator[Group]:
         plan, mine = self.plan, self._num_mine()
         assert plan.prompts is not None, "a plan that rolls out has prompts"
         first = step * plan.config.rollout.num_groups + self.processes.rank * mine
@@ -245,7 +258,7 @@ class Trainer:
             GroupPlan(prompt, _seeds(plan.config.seed, first + i, plan.config.rollout.group_size), parameters)
             for i, prompt in enumerate(plan.prompts.take(first, mine))
         ]
-        return self.roller.run(wanted)
+        return self.roller.stream(wanted)
 
     def _num_mine(self) -> int:
         return self.plan.config.rollout.num_groups // self.processes.size
@@ -350,7 +363,7 @@ class Trainer:
         """Let the engine have a role's weights, unless it has them."""
         if self._engine_role == role:
             return
-        version = f"{self.plan.config.fingerprint()[:8]}-{role}-{self.step}"
+        version = f"{self.plan.fingerprint[:8]}-{role}-{self.step}"
         for component, tensors in self.roles.weights(role).items():
             plan = self._sync_plan(role, component)
             self.last_sync = sync_weights(plan, self.engine, tensors, version, transport=self._transport)
