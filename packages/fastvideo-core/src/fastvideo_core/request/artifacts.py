@@ -200,7 +200,8 @@ class TextArtifact(Artifact):
     Attributes:
         token_ids: The tokens, special ones included.
         text: What they read as.
-        finish: Why it ended: `eos` at its end token, `stop` at a stop string, `length` at the most tokens; "" if unknown.
+        finish: Why it ended: `eos` at its end token, `stop` at a stop string, `length` at the most tokens; "" if it is
+            not known.
         num_read: Tokens that were read before it: the question, and what it shows; 0 if unknown.
     """
 
