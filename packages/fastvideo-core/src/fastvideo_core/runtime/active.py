@@ -13,6 +13,7 @@ from fastvideo_core.cache import Claim, FeatureHandle
 from fastvideo_core.runtime.durable.base import NodeState
 from fastvideo_core.runtime.estimate import RequestEstimate
 from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.progress import StepReport
 from fastvideo_core.runtime.run import GenerationResult, Node, RequestRun
 from fastvideo_core.runtime.scheduler.base import Job, ReadyStep
 
@@ -107,25 +108,28 @@ class Rebuilt:
 
 
 class Reports:
-    """What is still to be told of committed steps. It is told once the next calls run: nobody's device waits for it.
+    """What is still to be told of committed steps, so that no device waits while it is told.
 
     Args:
         failed: Given a request, and why nothing could be told of its step.
     """
 
-    def __init__(self, failed: Callable[[Active, Exception], None]) -> None:
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
-        self._waiting: deque[tuple[Active, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[RequestRun, StepReport]] = deque()
 
-    def add(self, active: Active, report: Callable[[], None]) -> None:
-        """Take what tells of a step."""
-        self._waiting.append((active, report))
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, run: RequestRun, report: StepReport) -> None:
+        """Take what is to be told of a step."""
+        self._waiting.append((run, report))
 
     def give_out(self) -> None:
         """Tell it all, in order."""
         while self._waiting:
-            active, report = self._waiting.popleft()
+            run, report = self._waiting.popleft()
             try:
-                report()
+                run.progress.committed(*report)
             except Exception as error:  # noqa: BLE001 - it ends that request alone
-                self._failed(active, error)
+                self._failed(run.request_id, error)

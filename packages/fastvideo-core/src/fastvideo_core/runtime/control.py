@@ -34,6 +34,8 @@ from fastvideo_core.runtime.steps import CallOutcome, Tap, run_call
 __all__ = ["ControlPlane"]
 
 _LOG = logging.getLogger(__name__)
+REPORT_AFTER_S = 2e-4
+"""When committed steps are told of, once the next call has been handed over."""
 _TRANSFERS = frozenset({WorkKind.TRANSFER, WorkKind.CACHE_IO})
 """Kinds that use a link and not the device, so that they run beside its steps."""
 
@@ -81,6 +83,7 @@ class ControlPlane(PausableControl):
         self._num_settling = 0
         self._idle: list[Callable[[], None]] = []
         self._reports = Reports(self._ill_reported)
+        self._is_reporting = False
         super().__init__(self._broken)
         self._device = DevicePlane(len(scheduler.workers), self.notify)
 
@@ -102,7 +105,7 @@ class ControlPlane(PausableControl):
         self._scheduler.submit(active.job, now)
         self._actives[run.request_id] = active
         if run.outside is None:
-            run.later = partial(self._reports.add, active)
+            run.report = self._reports.add
         run.cancel.listen(lambda: self.notify(partial(self._cancelled, active)))
         run.accepted()
         self._cancelled(active)  # it may have been, before anybody listened
@@ -126,6 +129,17 @@ class ControlPlane(PausableControl):
     def _pump(self) -> None:
         """Give every idle worker something to do; then there is time to report what has been done."""
         self._give_work()
+        if not self._reports or self._is_reporting:
+            return
+        if self._scheduler.is_idle:
+            self._reports.give_out()
+        else:
+            # Not at once: Python runs one thread at a time, and a worker that was given something shall begin.
+            self._is_reporting = True
+            self._loop.call_later(REPORT_AFTER_S, self._report)
+
+    def _report(self) -> None:
+        self._is_reporting = False
         self._reports.give_out()
 
     def _give_work(self) -> None:
@@ -374,9 +388,10 @@ class ControlPlane(PausableControl):
         self._num_settling += 1
         self._loop.call_soon(self._settle, active, result, error)
 
-    def _ill_reported(self, active: Active, error: Exception) -> None:
+    def _ill_reported(self, request_id: str, error: Exception) -> None:
         """End a request of whose step nothing could be told: what its loop says of it makes no sense."""
-        if active.run.request_id in self._actives:
+        active = self._actives.get(request_id)
+        if active is not None:
             self._end(active, as_failure(error, f"{active.run.scope.path()}: the report of a step"))
 
     def _settle(self, active: Active, result: GenerationResult | None, error: Exception | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastvideo_core.card import ModelCard, resolve_ref
-from fastvideo_core.loop.work import BatchKey, ShapeSignature, WorkKind, WorkPlan
+from fastvideo_core.loop.work import BatchKey, ShapeSignature, StepCost, WorkKind, WorkPlan
 from fastvideo_core.runtime.pricing import CostSource, Pricing
 from fastvideo_core.runtime.run import HostWork
 from fastvideo_core.runtime.scheduler.base import Batch, Job, ReadyStep
@@ -36,6 +36,7 @@ class Offers:
         self.pricing = Pricing(costs)
         self._groups: dict[BatchKey, int] = {}
         self._num_groups = 0
+        self._last: tuple[BatchKey, StepCost, int, float] | None = None
         self._max_batch = {name: spec.max_batch for name, spec in card.loops.items()}
         self._can_batch: Mapping[str, Callable[[Any, Any], bool]] = {
             name: resolve_ref(spec.can_batch) for name, spec in card.loops.items() if spec.can_batch is not None
@@ -53,11 +54,12 @@ class Offers:
             return ReadyStep(job, -1, patience_at, HOST_S, is_preparation=True, handle=(task, wish))
         resources = wish.resources
         most = wish.max_batch or self._max_batch[wish.loop_id]
+        group, seconds = self._price(wish)
         return ReadyStep(
             job,
-            self._group(wish),
+            group,
             patience_at,
-            self.pricing.plan_s(wish),
+            seconds,
             resources.peak_bytes,
             1 << 30 if most is None else most,
             wish.placement.pool,
@@ -90,7 +92,17 @@ class Offers:
     def measured(self, batch: Batch, outcome: CallOutcome) -> None:
         """Let the cost model learn from a call that went as it should."""
         if outcome.is_clean:
+            self._last = None
             self.pricing.learn([step.handle[1] for step in batch.steps], outcome.results(), outcome.seconds)
+
+    def _price(self, plan: WorkPlan[Any]) -> tuple[int, float]:
+        """Return a plan's group and its predicted seconds; after a call, its requests mostly ask for the same again."""
+        last = self._last
+        if last is not None and plan.batch_key is last[0] and plan.resources.cost is last[1] and plan.plugins is None:
+            return last[2], last[3]
+        group, seconds = self._group(plan), self.pricing.plan_s(plan)
+        self._last = (plan.batch_key, plan.resources.cost, group, seconds) if plan.plugins is None else None
+        return group, seconds
 
     def _group(self, plan: WorkPlan[Any]) -> int:
         key = plan.batch_key

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from fastvideo_core.cost import computed_cost, intercepted_key
+from fastvideo_core.cost import computed_cost, intercepted_key, mean_cost
 from fastvideo_core.loop.base import StepEstimate
 from fastvideo_core.loop.hooks import RunHooks
 from fastvideo_core.loop.work import BatchKey, StepCost, StepResult, WorkPlan
@@ -79,6 +79,10 @@ class Pricing:
             results: What they gave.
             seconds: Device-seconds that it took.
         """
+        if all(plan.plugins is None for plan in plans):
+            cost = mean_cost([plan.resources.cost for plan in plans])
+            self._costs.observe(plans[0].batch_key, cost, len(plans), seconds)
+            return
         shares = [round(result.computed_share, 3) for result in results]
         names = () if plans[0].plugins is None else tuple(plans[0].plugins.options)
         key = intercepted_key(plans[0].batch_key, names, is_whole=max(shares) == 1)

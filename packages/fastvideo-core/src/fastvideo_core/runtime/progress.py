@@ -12,13 +12,16 @@ from fastvideo_core.program.base import ModelLoopNode
 from fastvideo_core.request import events
 from fastvideo_core.runtime.prepare import PreparedRequest
 
-__all__ = ["EventLog", "Progress"]
+__all__ = ["EventLog", "Progress", "StepReport"]
 
 GENERATIVE_WEIGHT = 8.0
 """How much longer a generative node is taken to be than any other, before anything is measured."""
 
 FRAMES_CODEC = "rgb24"
 """Media chunks within a process are plain frames, uint8 (T, H, W, 3)."""
+
+StepReport = tuple[str, int, int | None, Sequence[StreamChunk]]
+"""What is to be told of a committed step: the arguments of `Progress.committed`."""
 
 
 class EventLog:

@@ -26,7 +26,7 @@ from fastvideo_core.runtime.durable.base import FinishedNode, NodeState, Running
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest, known_inputs, plugin_options
-from fastvideo_core.runtime.progress import EventLog, Progress
+from fastvideo_core.runtime.progress import EventLog, Progress, StepReport
 from fastvideo_core.runtime.result import GenerationResult
 
 __all__ = ["GenerationResult", "HostWork", "Node", "NodeContext", "Outside", "RequestRun", "make_generator"]
@@ -152,8 +152,7 @@ class NodeContext:
 
     def committed(self, run: LoopRun[Any], plan: WorkPlan[Any], result: StepResult[Any]) -> None:
         """Report a committed step, once whoever runs this has time for it; the plan, which holds tensors, is let go."""
-        report = self._run.progress.committed
-        self._run.later(partial(report, run.node_id, plan.step_index + 1, plan.num_steps, result.chunks))
+        self._run.report(self._run, (run.node_id, plan.step_index + 1, plan.num_steps, result.chunks))
 
 
 class RequestRun:
@@ -171,7 +170,8 @@ class RequestRun:
         outside: The session whose stream it makes; its events and progress are the session's then.
 
     Attributes:
-        later: Calls what it is given, in order, before the request ends; at once unless a control plane has set it.
+        report: Tells of a committed step, with the arguments of `Progress.committed`, in order and before the request
+            ends; at once unless a control plane has set it.
         scope: What cancels it.
         cancel: What has been cancelled of it.
         loop_runs: Loops in progress, by node.
@@ -193,7 +193,7 @@ class RequestRun:
         outside: Outside | None = None,
     ) -> None:
         self.outside = outside
-        self.later: Callable[[Callable[[], None]], None] = _at_once
+        self.report: Callable[[RequestRun, StepReport], None] = _at_once
         self.prepared = prepared
         self.scope = CancelScope("request", prepared.request.request_id)
         self.cancel = CancelState()
@@ -460,5 +460,5 @@ def _sources(node: Node) -> list[str]:
     return [edge.node for edge in node.tensor_edges()]
 
 
-def _at_once(report: Callable[[], None]) -> None:
-    report()
+def _at_once(run: RequestRun, report: StepReport) -> None:
+    run.progress.committed(*report)
