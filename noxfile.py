@@ -28,6 +28,11 @@ VERSIONS = ("pinned", "lowest", "newest")
 """Which versions of dependencies are installed: those of constraints.txt, the lowest that the packages declare, or the
 newest. torch is the pinned one in all of them."""
 
+MAX_WORKERS = 8
+"""Most processes that run tests: each takes about a gigabyte."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Processes that share the cores take one each; what a test starts inherits it."""
+
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = False
@@ -111,6 +116,13 @@ def constraints_for(names: list[str], versions: str, folder: Path) -> Path:
     return path
 
 
+def in_parallel(session: nox.Session) -> list[str]:
+    """Return pytest's arguments: as many processes as there are cores, up to a number, unless `-n` says otherwise."""
+    num_workers = min(os.cpu_count() or 1, MAX_WORKERS)
+    # Files stay whole, for the sake of their fixtures; who is done early takes over files of others.
+    return ["-n", str(num_workers), "--dist", "loadfile", *session.posargs]
+
+
 def fingerprint(arguments: list[str]) -> str:
     """Return a digest of all that decides what an install gives."""
     digest = hashlib.sha256("\0".join([sys.version, *arguments]).encode())
@@ -156,7 +168,7 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run every package's tests and the repository's own; arguments after `--` go to pytest."""
-    session.run(dev_python(session), "-m", "pytest", *session.posargs, external=True)
+    session.run(dev_python(session), "-m", "pytest", *in_parallel(session), external=True, env=ONE_THREAD)
 
 
 @nox.session(venv_backend="none", default=False)
