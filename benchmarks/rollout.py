@@ -3,8 +3,9 @@
     rollout_gain_24         samples a second of a group of 24 on the engine over those of a plain loop that makes one
                             sample after the other with the same weights: encodes the prompt, and takes the steps, with
                             the transformer's plain forward, operation by operation as the reference has it
-    gain_over_fast_loop     the same over a loop with the transformer's fast forward, which the engine uses too: what is
-                            left is the batch and the shared prompt
+    gain_guided_24          the same with the card's own guidance: two forwards a step in the plain loop
+    gain_over_fast_loop     the first one over a loop with the transformer's fast forward, which the engine uses too:
+                            what is left is the batch and the shared prompt
     text_encodes_per_group  prompts that the text encoder encodes for a group
     capture_overhead        seconds of the group's denoise steps with records over those without, less 1
     sync_pause_ratio        seconds in which no request starts while new weights come in, a group of 24 half-way, over
@@ -86,19 +87,22 @@ class Bench:
         self.group_size = group_size
         self.num_steps = num_steps
         self.roller = Roller(engine, TrainingProgram.of(engine.card))
+        defaults = engine.card.task(self.roller.program.task).defaults()
+        self.guidance_scale = float(defaults["guidance_scale"])  # type: ignore[arg-type]
         self._count = 0
         self._prompts = prompts(seed=7)
 
-    def plan(self, sampler: str) -> GroupPlan:
+    def plan(self, sampler: str, *, is_guided: bool = False) -> GroupPlan:
         """Return a group with seeds and a prompt that no group before it had."""
         self._count += 1
         seeds = tuple(range(self._count * 1000, self._count * 1000 + self.group_size))
-        parameters = {"sampler": sampler, "guidance_scale": 1.0, "num_inference_steps": self.num_steps}
+        scale = self.guidance_scale if is_guided else 1.0
+        parameters = {"sampler": sampler, "guidance_scale": scale, "num_inference_steps": self.num_steps}
         return GroupPlan(next(self._prompts), seeds, parameters)
 
-    def group(self, sampler: str = "flow_euler") -> None:
+    def group(self, sampler: str = "flow_euler", *, is_guided: bool = False) -> None:
         """Roll a group out."""
-        (group,) = self.roller.run([self.plan(sampler)])
+        (group,) = self.roller.run([self.plan(sampler, is_guided=is_guided)])
         assert group.reason is None, group.reason
 
     def served(self, sampler: str) -> None:
@@ -114,7 +118,7 @@ class Bench:
             handle.result()
 
     @torch.no_grad()
-    def plain(self, *, is_exact: bool = True) -> None:
+    def plain(self, *, is_exact: bool = True, is_guided: bool = False) -> None:
         """Make the group's samples with a loop over the bare model, one after the other."""
         plan, instance = self.plan("flow_euler"), self.engine.instance
         defaults = self.engine.card.task(self.roller.program.task).defaults()
@@ -126,15 +130,19 @@ class Bench:
         schedule = sampler.make_schedule(spec)
         encoder, transformer = instance.component("text_encoder"), instance.component("transformer")
         for seed in plan.seeds:
-            ids = torch.tensor([instance.component("tokenizer").encode(plan.prompt)])
-            embeds = encoder(ids, torch.ones_like(ids)).last_hidden_state
-            embeds = torch.nn.functional.pad(embeds, (0, 0, 0, length - embeds.shape[1]))
-            context = transformer.prepare_context(embeds, exact=is_exact)
+            contexts = []
+            for text in (plan.prompt, "")[: 1 + is_guided]:
+                ids = torch.tensor([instance.component("tokenizer").encode(text)])
+                embeds = encoder(ids, torch.ones_like(ids)).last_hidden_state
+                embeds = torch.nn.functional.pad(embeds, (0, 0, 0, length - embeds.shape[1]))
+                contexts.append(transformer.prepare_context(embeds, exact=is_exact))
             generator = torch.Generator().manual_seed(seed)
             sample = torch.randn(1, vae.z_dim, frames, rows, columns, generator=generator)
             for index in range(self.num_steps):
                 times = schedule.timesteps[index : index + 1]
-                velocity = transformer(sample, times, context, exact=is_exact)
+                velocity, *others = [transformer(sample, times, context, exact=is_exact) for context in contexts]
+                for other in others:
+                    velocity = other + self.guidance_scale * (velocity - other)
                 sample, _ = sampler.step(schedule, sampler.init_state(schedule), velocity, sample, index)
 
     def capture_overhead(self, num_rounds: int) -> float:
@@ -201,10 +209,13 @@ def main() -> None:
             "engine": bench.group,
             "plain": bench.plain,
             "fast": partial(bench.plain, is_exact=False),
+            "guided": partial(bench.group, is_guided=True),
+            "plain_guided": partial(bench.plain, is_guided=True),
         }
         times = interleaved(cases, num_rounds=args.rounds)
         figures = {
             "rollout_gain_24": ratio(times, "plain", "engine"),
+            "gain_guided_24": ratio(times, "plain_guided", "guided"),
             "gain_over_fast_loop": ratio(times, "fast", "engine"),
             "text_encodes_per_group": bench.text_encodes(),
             "capture_overhead": bench.capture_overhead(args.rounds),
