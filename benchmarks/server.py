@@ -8,8 +8,10 @@ events_lost             events that 200 concurrent readers of event streams did 
 jobs_lost               jobs of 32 clients submitting at once that were not completed, of jobs_submitted
 fair_share_min          while all of four keys had jobs waiting, one with half of them all: the smallest part of its
                         fair share that a key got
-cancel_steps_max        500 synchronous calls of wan-shapes, dropped by the client: most steps of one that ended
-                        after that, the one in progress included
+cancel_steps_max        500 synchronous calls of wan-shapes, dropped by the client: most steps of one that began after
+                        its client had closed the connection
+cancel_ended_max        the same, of steps that ended after it: with the one that was in progress, which no runtime
+                        takes back from a device
 """
 
 from __future__ import annotations
@@ -111,25 +113,33 @@ def measure_latency(engine: Engine, url: str, num_rounds: int) -> dict[str, floa
 
 
 def measure_dropped(folder: Path, num_calls: int) -> dict[str, Any]:
-    """Drop calls in the middle, and count the steps that ended afterwards."""
-    ends: dict[str, list[float]] = {}
+    """Drop calls in the middle, and count the steps that began, and that ended, after that."""
+    begun: dict[str, list[float]] = {}
+    prompts: dict[str, str] = {}
+    ended: dict[str, list[float]] = {}
+    closed_at: dict[str, tuple[float, float]] = {}
     with in_thread(wan_shapes(), settings(folder, with_keys=False)) as (url, parts):
         service = parts.service
 
-        def note(job: LiveJob, _: Exception | None) -> None:
-            events = [] if job.handle is None else job.handle.stream.read()
-            ends[job.record.prompt] = [event.time_s for event in events if event.type == "request.progress"]
+        def note_begin(job_ids: tuple[str, ...], now: float) -> None:
+            for job_id in job_ids:
+                begun.setdefault(job_id, []).append(now)
 
-        service.on_end.append(note)
-        closed_at: dict[str, float] = {}
+        def note_end(job: LiveJob, _: Exception | None) -> None:
+            events = [] if job.handle is None else job.handle.stream.read()
+            prompts[job.record.prompt] = job.job_id
+            ended[job.record.prompt] = [event.time_s for event in events if event.type == "request.progress"]
+
+        parts.watch.on_begin.append(note_begin)
+        service.on_end.append(note_end)
 
         def drop(number: int) -> None:
             prompt = f"a red circle {number}"
-            fields = {"prompt": prompt, "num_inference_steps": 1000, "size": "128x128", "seed": number}
+            fields = {"prompt": prompt, "num_inference_steps": 1000, "size": "96x96", "seed": number}
             connection = open_call(url, fields)
             time.sleep(0.05 + 0.001 * (number % 97))
             connection.close()
-            closed_at[prompt] = time.time()
+            closed_at[prompt] = time.monotonic(), time.time()
 
         for first in range(0, num_calls, DROPPED_AT_A_TIME):
             numbers = range(first, min(first + DROPPED_AT_A_TIME, num_calls))
@@ -142,10 +152,13 @@ def measure_dropped(folder: Path, num_calls: int) -> dict[str, Any]:
         while service.num_unfinished and time.monotonic() < deadline:
             time.sleep(0.01)
         left = service.num_unfinished
-    after = [sum(at > closed_at[prompt] for at in times) for prompt, times in ends.items()]
+    after = [sum(at > closed_at[prompt][0] for at in begun.get(job, ())) for prompt, job in prompts.items()]
+    through = [sum(at > closed_at[prompt][1] for at in times) for prompt, times in ended.items()]
+    assert sum(map(len, begun.values())), "no call got as far as a step"
     return {
-        "cancel_steps_max": max(after, default=0),
-        "cancel_steps_mean": statistics.fmean(after) if after else 0.0,
+        "cancel_steps_max": max(after),
+        "cancel_steps_mean": statistics.fmean(after),
+        "cancel_ended_max": max(through),
         "calls_dropped": len(after),
         "calls_left": left,
     }

@@ -79,7 +79,7 @@ def open_parts(
             engine, shelf, config, keys, metrics, setup=chosen, max_running=runtime.scheduler.max_running
         )
         sessions = SessionService(service, config, keys, metrics)
-        yield Parts(config, service, sessions, keys, metrics, Health(service, watch))
+        yield Parts(config, service, sessions, keys, metrics, Health(service, watch), watch)
 
 
 def _database(config: ServerConfig) -> JobDatabase:

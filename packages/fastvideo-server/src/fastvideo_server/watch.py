@@ -18,10 +18,14 @@ class SchedulerWatch(DecisionLog):
     Args:
         on_call: Told of each call that has ended: how many steps, what it took, and what a call of one step was
             predicted to take (None for several). On the engine's own thread.
+
+    Attributes:
+        on_begin: Told of the jobs of each call that begins, a job for each of its steps, and when, monotonic seconds.
     """
 
     def __init__(self, on_call: Callable[[int, float, float | None], None]) -> None:
         super().__init__()
+        self.on_begin: list[Callable[[tuple[str, ...], float], None]] = []
         self._on_call = on_call
         self._offered: dict[int, tuple[str, float]] = {}
         self._running: dict[int, tuple[float, int, float]] = {}
@@ -50,7 +54,10 @@ class SchedulerWatch(DecisionLog):
         """Note a call that begins."""
         if kind == "batch" and decision is not None:
             worker, steps = decision
-            self._running[worker] = (now, len(steps), sum(self._offered.pop(one, ("", 0.0))[1] for one in steps))
+            begun = [self._offered.pop(one, ("", 0.0)) for one in steps]
+            self._running[worker] = (now, len(steps), sum(seconds for _, seconds in begun))
+            for tell in self.on_begin:
+                tell(tuple(job_id for job_id, _ in begun), now)
 
     def ended(self, kind: str, now: float, subject: int, seconds: float) -> None:
         """Note a call that has ended, or a step that is no longer wanted."""

@@ -295,9 +295,21 @@ class Engine(HeldEngine):
         """
         return self._accept(prepared, on_event, note=note)
 
-    def submit_saved(self, saved: SavedJob, *, on_event: Callable[[Any], None] | None = None) -> RequestHandle:
-        """Take up a request of the store where its last checkpoint was; see `submit`."""
-        return self._accept(saved.prepared, on_event, saved=saved)
+    def submit_saved(
+        self,
+        saved: SavedJob,
+        *,
+        on_event: Callable[[Any], None] | None = None,
+        on_handle: Callable[[RequestHandle], None] | None = None,
+    ) -> RequestHandle:
+        """Take up a request of the store where its last checkpoint was; see `submit`.
+
+        Args:
+            saved: The request.
+            on_event: As for `submit`.
+            on_handle: Given the handle before the request is accepted: what is cancelled from then on runs no step.
+        """
+        return self._accept(saved.prepared, on_event, saved=saved, on_handle=on_handle)
 
     def session(
         self,
@@ -394,6 +406,7 @@ class Engine(HeldEngine):
         *,
         note: Mapping[str, Any] | None = None,
         saved: SavedJob | None = None,
+        on_handle: Callable[[RequestHandle], None] | None = None,
     ) -> RequestHandle:
         request_id = prepared.request.request_id
         events = EventStream()
@@ -406,13 +419,16 @@ class Engine(HeldEngine):
             run = RequestRun(prepared, instance, Publisher(events, on_event), warnings=warned, slabs=self.caches.slabs)
             active = Active(run, make_job(prepared, self._config), on_end=lambda: self._ended(request_id, events))
             self._open[request_id] = active
+        handle = RequestHandle(run, active.future, events)
         try:
+            if on_handle is not None:
+                on_handle(handle)
             self._admit(active, instance, saved, note)
         except BaseException:
             with self._lock:
                 del self._open[request_id]
             raise
-        return RequestHandle(run, active.future, events)
+        return handle
 
     def _admit(
         self, active: Active, instance: ModelInstance, saved: SavedJob | None, note: Mapping[str, Any] | None

@@ -16,6 +16,7 @@ from fastvideo_server.jobs.quotas import Caller, Keys
 from fastvideo_server.jobs.service import JobService
 from fastvideo_server.metrics import Metrics
 from fastvideo_server.sessions.service import SessionService
+from fastvideo_server.watch import SchedulerWatch
 
 __all__ = ["CallerDep", "Parts", "PartsDep", "identify"]
 
@@ -33,6 +34,7 @@ class Parts:
         keys: Who may call.
         metrics: Its figures.
         health: Whether it works.
+        watch: What its scheduler does.
     """
 
     config: ServerConfig
@@ -41,9 +43,11 @@ class Parts:
     keys: Keys
     metrics: Metrics
     health: Health
+    watch: SchedulerWatch
 
 
-def _parts(request: Request) -> Parts:
+# Coroutines, although they wait for nothing: FastAPI sends functions to another thread and waits for that.
+async def _parts(request: Request) -> Parts:
     parts = request.app.state.parts
     assert isinstance(parts, Parts)
     return parts
@@ -67,7 +71,7 @@ def identify(connection: HTTPConnection, keys: Keys, authorization: str | None) 
     return caller
 
 
-def _caller(request: Request, parts: PartsDep, _: Annotated[Any, Depends(_BEARER)]) -> Caller:
+async def _caller(request: Request, parts: PartsDep, _: Annotated[Any, Depends(_BEARER)]) -> Caller:
     return identify(request, parts.keys, request.headers.get("authorization"))
 
 

@@ -29,6 +29,7 @@ class LiveJob:
         saved: What the engine is given.
         caller: Who made it.
         is_durable: Whether it goes on after a crash; a synchronous call does not.
+        is_followed: Whether somebody may want its events before its end; waking up for each costs a little.
         handle: The engine's request; None while it waits for its turn.
         fraction: How far it is.
         has_started: Whether its first step has run.
@@ -49,6 +50,7 @@ class LiveJob:
     saved: SavedJob
     caller: Caller
     is_durable: bool = True
+    is_followed: bool = True
     handle: RequestHandle | None = None
     fraction: float = 0.0
     has_started: bool = False

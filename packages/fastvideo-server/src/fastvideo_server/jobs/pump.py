@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from fastvideo_core.runtime.engine import Engine
+from fastvideo_core.runtime.engine import Engine, RequestHandle
 from fastvideo_server.jobs.fair import FairQueue
 from fastvideo_server.jobs.live import LiveJob
 
@@ -111,15 +111,25 @@ class Pump:
     async def _submit(self, job: LiveJob) -> None:
         loop = asyncio.get_running_loop()
         try:
-            job.handle = handle = await asyncio.to_thread(self._engine.submit_saved, job.saved)
+            handle = await asyncio.to_thread(self._hand_over, job)
         except Exception as error:  # noqa: BLE001 - one job's error, of whatever kind, ends that job alone
+            job.handle = None  # of a request that the engine has not accepted
             self._spawn(self._end(job, error))
             return
-        handle.stream.listen(_Bell(loop, job.look).ring)
-        job.look()
-        if job.cancelled_at_s is not None:
-            handle.cancel("cancelled while it began")
+        if job.is_followed:
+            handle.stream.listen(_Bell(loop, job.look).ring)
+            job.look()
         self._spawn(self._wait(job))
+
+    def _hand_over(self, job: LiveJob) -> RequestHandle:
+        """Give a job to the engine, on a thread of its own; who cancels it meanwhile sees the handle, or is seen."""
+
+        def take(handle: RequestHandle) -> None:
+            job.handle = handle
+            if job.cancelled_at_s is not None:
+                handle.cancel("cancelled while it began")
+
+        return self._engine.submit_saved(job.saved, on_handle=take)
 
     async def _wait(self, job: LiveJob) -> None:
         assert job.handle is not None

@@ -177,7 +177,7 @@ class JobService:
         Raises:
             ApiError: They are not accepted, or one of them failed.
         """
-        jobs = await self.begin(asks, caller)
+        jobs = await self.begin(asks, caller, is_followed=False)
         try:
             for job in jobs:
                 await job.ended.wait()
@@ -188,8 +188,13 @@ class JobService:
             raise api_error(failed)
         return [job.result for job in jobs if job.result is not None]
 
-    async def begin(self, asks: Sequence[Ask], caller: Caller) -> list[LiveJob]:
+    async def begin(self, asks: Sequence[Ask], caller: Caller, *, is_followed: bool = True) -> list[LiveJob]:
         """Begin requests for a caller that waits, who drops them when it does so no more.
+
+        Args:
+            asks: What is wanted.
+            caller: Who wants it.
+            is_followed: Whether their events are wanted while they run.
 
         Raises:
             ApiError: They are not accepted.
@@ -201,7 +206,7 @@ class JobService:
         jobs = []
         for ask, (one, warnings) in zip(asks, prepared, strict=True):
             record = self._record(ask, one, caller, warnings, None, None)
-            jobs.append(LiveJob(record, _saved(one, record), caller, is_durable=False))
+            jobs.append(LiveJob(record, _saved(one, record), caller, is_durable=False, is_followed=is_followed))
         for job in jobs:
             self._lives[job.job_id] = job
             self._pump.put(job)
