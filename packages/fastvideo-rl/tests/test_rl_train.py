@@ -415,3 +415,10 @@ def test_a_config_file_says_where_it_is_wrong(tmp_path):
         read_config(path)
     path.write_text(CONFIG.replace("-1", "0.1"))
     assert read_config(path).prompts == str(tmp_path / "p.txt")
+
+
+def test_rollouts_in_another_number_format_are_not_trained_on(config):
+    with Trainer(make_plan(config(precision="bfloat16"))) as trainer:
+        assert trainer.engine.instance.precision == "bfloat16"
+        with pytest.raises(ParityError, match="training needs C2"):
+            trainer.run()

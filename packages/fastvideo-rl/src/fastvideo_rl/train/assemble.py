@@ -120,6 +120,7 @@ def open_engine(plan: Plan, card: ModelCard, *, most: int | None = None) -> Engi
     return Engine.open(
         card,
         device=plan.config.device,
+        precision=plan.config.precision,
         tasks=(plan.program.task,) if plan.program.task in card.capabilities.tasks else None,
         extensions=plan.extensions,
         options=RuntimeOptions(scheduler=config),

@@ -134,6 +134,8 @@ class TrainConfig(_Section):
         transport: How weights go to the engine; "direct" hands them over in the process.
         seed: All draws follow from it.
         device: Where everything is.
+        precision: Number format in which the engine rolls out; None takes the card's default for the device. Training
+            is in float32, so that another one will hardly reach C2.
         plugins: Further plugins to switch on, by name, with their options.
         wandb_project: Project that Weights & Biases logs to as well, where it is installed; None leaves it out.
     """
@@ -159,6 +161,7 @@ class TrainConfig(_Section):
     transport: str = "direct"
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"
+    precision: Literal["float32", "bfloat16", "float16"] | None = "float32"
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict)
     wandb_project: str | None = None
 

@@ -42,7 +42,10 @@ class Processes:
         missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
             raise ConfigError("not set, with more than one process; start them with torchrun", field=missing[0])
-        kind = "cuda" if device.startswith("cuda") else "cpu"
+        is_accelerated = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        kind = "cuda" if is_accelerated else "cpu"
+        if is_accelerated:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         if not dist.is_initialized():
             dist.init_process_group("nccl" if kind == "cuda" else "gloo")
         from torch.distributed.device_mesh import init_device_mesh
@@ -84,6 +87,6 @@ class Processes:
     def _reduce(self, value: float, how: Any) -> float:
         if self.size == 1:
             return value
-        tensor = torch.tensor([value], dtype=torch.float64)
+        tensor = torch.tensor([value], dtype=torch.float64, device=self.mesh.device_type)
         dist.all_reduce(tensor, how)
         return float(tensor)
