@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import time
 from contextlib import contextmanager
 from itertools import count, pairwise
+from pathlib import Path
 
 import av
 import numpy as np
@@ -390,3 +392,13 @@ def test_a_message_beyond_the_limit_is_refused(causal_card, tmp_path, running):
         with pytest.raises(ConnectionClosed) as closed:
             peer.hear()
         assert closed.value.rcvd.code == 1009
+
+
+def test_the_guides_example_does_what_it_says(streaming, tmp_path, monkeypatch):
+    guide = Path(__file__).parents[4] / "docs/guide/server.md"
+    if not guide.is_file():
+        pytest.skip("needs the repository")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL) if "ws://" in block]
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("ws://127.0.0.1:8765", streaming.url.replace("http", "ws", 1)), {})
+    assert len(frames_of((tmp_path / "stream.mp4").read_bytes())) > 20
