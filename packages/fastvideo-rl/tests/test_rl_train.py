@@ -83,7 +83,9 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_of_each_method_changes_the_weights_and_ships_a_card(method, config, tmp_path):
     options, more = METHODS[method]
-    chosen = config(method, options, weights={"ema_decay": 0.5, "is_checkpointed": method == "dpo"}, **more)
+    result = {"model_id": "small-trained", "distribution_samples": 8 if method == "flow_grpo" else None}
+    weights = {"ema_decay": 0.5, "is_checkpointed": method == "dpo"}
+    chosen = config(method, options, weights=weights, result=result, **more)
     with Trainer(make_plan(chosen)) as trainer:
         before = {name: one.clone() for name, one in trainer.roles.weights("student")["transformer"].items()}
         reports = []
@@ -111,7 +113,13 @@ def test_a_run_of_each_method_changes_the_weights_and_ships_a_card(method, confi
             assert card.recipe.assumes_loop == "dmd_denoise"
             with pytest.raises(LoopMismatchError, match="num_inference_steps=7"):
                 engine.generate("a red circle", num_inference_steps=7)
-    assert json.loads((folder / "parity.json").read_text())["level"] == "C2"
+    report = json.loads((folder / "parity.json").read_text())
+    assert report["level"] == "C2"
+    assert ("distribution" in report) == (method == "flow_grpo")
+    if method == "flow_grpo":
+        assert report["distribution"]["is_same"]
+        assert report["distribution"]["p_value"] >= report["distribution"]["threshold"] == 0.01
+        assert report["distribution"]["num_samples"] == [8, 8]
 
 
 def test_a_card_under_a_loop_that_its_weights_do_not_assume_is_refused(config):

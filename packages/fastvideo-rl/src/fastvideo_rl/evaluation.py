@@ -109,13 +109,24 @@ def ship_run(trainer: Trainer) -> Path:
     """
     plan, folder = trainer.plan, _result_folder(trainer.plan)
     weights = trainer.roles.weights(trainer.shipped_role)
+    distribution = trainer.check_distribution()
+
+    def ship(figures: dict[str, Any]) -> None:
+        ship_card(
+            plan,
+            weights,
+            folder,
+            num_steps=trainer.step,
+            gate=trainer.gate,
+            figures=figures,
+            distribution=distribution,
+        )
+
     if trainer.processes.is_first:
-        ship_card(plan, weights, folder, num_steps=trainer.step, gate=trainer.gate, figures={})
+        ship({})
         if plan.config.rewards and plan.prompts is not None:
             scores = evaluate(plan, str(folder), NUM_FIGURES)
-            figures: dict[str, Any] = {name: round(mean, 6) for name, mean in scores.means.items()}
-            figures["num_samples"] = NUM_FIGURES
-            ship_card(plan, weights, folder, num_steps=trainer.step, gate=trainer.gate, figures=figures)
+            ship({**{name: round(mean, 6) for name, mean in scores.means.items()}, "num_samples": NUM_FIGURES})
     trainer.processes.wait()
     return folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fastvideo_core.runtime.loading import local_folder
 from fastvideo_core.runtime.weights.files import list_weight_files
 from fastvideo_core.runtime.weights.reader import read_tensors
 from fastvideo_rl.gate.c2 import MAX_PREDICTION_ERROR, BehaviorReport
+from fastvideo_rl.gate.c3 import DistributionReport
 from fastvideo_rl.train.assemble import Plan
 
 __all__ = ["make_card", "ship_card"]
@@ -43,6 +45,7 @@ def ship_card(
     num_steps: int,
     gate: BehaviorReport | None,
     figures: Mapping[str, JsonScalar],
+    distribution: DistributionReport | None = None,
 ) -> ModelCard:
     """Write a card's folder, whole or not at all.
 
@@ -53,6 +56,7 @@ def ship_card(
         num_steps: Outer steps that were made.
         gate: What the gate found at the start.
         figures: What was measured.
+        distribution: What the check of distributions found.
 
     Raises:
         ConfigError: The card's files name tensors in another way than its modules.
@@ -73,7 +77,12 @@ def ship_card(
             shutil.copytree(parent / extra, partial / extra, dirs_exist_ok=True)
     card = make_card(plan, folder, num_steps=num_steps, gate=gate, figures=figures)
     (partial / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    report = {"level": None if gate is None else gate.level.value, "report": None if gate is None else str(gate)}
+    report: dict[str, Any] = {
+        "level": None if gate is None else gate.level.value,
+        "report": None if gate is None else str(gate),
+    }
+    if distribution is not None:
+        report["distribution"] = {**asdict(distribution), "is_same": distribution.is_same, "report": str(distribution)}
     (partial / _PARITY_FILE).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)

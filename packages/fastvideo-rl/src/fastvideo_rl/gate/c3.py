@@ -14,15 +14,17 @@ Shape letters: N samples; D numbers of a sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastvideo_core.errors import ParameterError
+from fastvideo_core.errors import ParameterError, ParityError
+from fastvideo_rl.rollout.roller import GroupPlan, Roller
 
-__all__ = ["DistributionReport", "compare_distributions", "energy_distance"]
+__all__ = ["DistributionReport", "check_profiles", "compare_distributions", "energy_distance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,33 @@ class DistributionReport:
             f"{self.threshold:g}), {self.num_samples[0]} and {self.num_samples[1]} samples, "
             f"{self.num_permutations} permutations"
         )
+
+
+def check_profiles(
+    roller: Roller, prompt: str, parameters: Mapping[str, Any], *, num_samples: int, threshold: float = 0.01
+) -> DistributionReport:
+    """Compare the rollouts of one batch with requests that are served one after the other.
+
+    Args:
+        roller: Rolls out; the same engine serves.
+        prompt: What all samples show.
+        parameters: Of all of them, but for the seeds, of which each sample has its own.
+        num_samples: Samples of each set.
+        threshold: See `compare_distributions`.
+
+    Raises:
+        ParityError: A sample could not be made.
+    """
+    (group,) = roller.run([GroupPlan(prompt, tuple(range(num_samples)), parameters)])
+    if group.reason is not None:
+        raise ParityError(f"the rollouts of the check failed: {group.reason}")
+    served = []
+    for seed in range(num_samples, 2 * num_samples):
+        request = roller.engine.make_request(
+            prompt, task=roller.program.task, outputs=("latents",), parameters={**parameters, "seed": seed}
+        )
+        served.append(torch.from_numpy(roller.engine.submit(request).result().latents.latents).unsqueeze(0))
+    return compare_distributions([one.latents_1CTHW for one in group.records], served, threshold=threshold)
 
 
 def energy_distance(distances_NN: Tensor, is_first_N: Tensor) -> float:

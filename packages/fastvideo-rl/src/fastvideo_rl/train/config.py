@@ -101,12 +101,15 @@ class ResultConfig(_Section):
         title: One line for lists.
         role: Whose weights are shipped; None takes the average where there is one, else the student's.
         license: SPDX identifier; None keeps the parent's.
+        distribution_samples: Samples of each set for the check of distributions (C3) whose report is shipped; None
+            leaves it out.
     """
 
     model_id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")
     title: str = ""
     role: str | None = None
     license: str | None = None
+    distribution_samples: int | None = Field(default=None, ge=2, le=1024)
 
 
 class TrainConfig(_Section):

@@ -21,6 +21,7 @@ from fastvideo_core.errors import ConfigError, StateError
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_rl.errors import DivergedError, NoGroupsError
 from fastvideo_rl.gate.c2 import BehaviorReport, check_behavior, require_behavior
+from fastvideo_rl.gate.c3 import DistributionReport, check_profiles
 from fastvideo_rl.methods.base import MethodContext
 from fastvideo_rl.program import TrainingProgram
 from fastvideo_rl.rewards.scorer import Scorer
@@ -186,6 +187,15 @@ class Trainer:
         reasons = tuple(group.reason for group in groups if group.reason is not None)
         left = self._timing.remaining_s(config.num_steps - self.step)
         return StepReport(self.step, config.num_steps, numbers, reasons, left)
+
+    def check_distribution(self) -> DistributionReport | None:
+        """Return whether rollouts and single requests draw from one distribution, with the weights that are shipped."""
+        count, prompts = self.plan.config.result.distribution_samples, self.plan.prompts
+        if count is None or prompts is None:
+            return None
+        self._sync(self.shipped_role)
+        parameters = rollout_parameters(self.plan, self.step)
+        return check_profiles(self.roller, prompts.prompts[0], parameters, num_samples=count)
 
     def save(self) -> Path:
         """Write a checkpoint of where it is."""
