@@ -260,7 +260,7 @@ def test_a_page_after_nothing(client):
 
 
 def test_routes_that_there_are_not(client):
-    assert refusal(client.get("/v1/chat/completions"), 404, code="not_found")["type"] == "invalid_request_error"
+    assert refusal(client.get("/v1/completions"), 404, code="not_found")["type"] == "invalid_request_error"
     refusal(client.put("/v1/videos"), 405, code="method_not_allowed")
 
 
