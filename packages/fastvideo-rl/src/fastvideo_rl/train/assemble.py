@@ -13,6 +13,7 @@ from fastvideo_core.card import ModelCard, ParityLevel, resolve_ref
 from fastvideo_core.errors import ConfigError, FastVideoError, describe_failure
 from fastvideo_core.extend.base import MethodSpec
 from fastvideo_core.extend.extensions import Extensions, resolve_plugin_ref
+from fastvideo_core.extend.plugins import find_plugins
 from fastvideo_core.request.base import new_request_id
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
@@ -84,9 +85,7 @@ def load_extensions(config: TrainConfig) -> Extensions:
     Raises:
         PluginError: A plugin is not installed, or fails.
     """
-    from importlib_metadata import entry_points
-
-    rewards = [entry.name for entry in entry_points(group="fastvideo.plugins") if entry.name.startswith("reward.")]
+    rewards = [entry.name for entry in find_plugins() if entry.name.startswith("reward.")]
     names: dict[str, Mapping[str, Any]] = {name: {} for name in (*BUILT_IN, *rewards)}
     return Extensions.load({**names, **config.plugins}, strict=True)
 

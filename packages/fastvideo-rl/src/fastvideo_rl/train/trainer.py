@@ -144,7 +144,7 @@ class Trainer:
         self.step = saved.step
         self._engine_role = ""
 
-    def run(self, on_step: Callable[[StepReport], None] = lambda _: None) -> None:
+    def run(self, told: Callable[[StepReport], None] = lambda _: None) -> None:
         """Train to the end, from where it is.
 
         Raises:
@@ -163,7 +163,7 @@ class Trainer:
         if self.step == 0:
             self._show_sheet()
         while self.step < self.plan.config.num_steps:
-            on_step(self.train_once())
+            told(self.train_once())
 
     def train_once(self) -> StepReport:
         """Make one outer step: samples, rewards, updates; then weights, logs, checkpoint."""
