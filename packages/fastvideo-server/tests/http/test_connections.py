@@ -144,6 +144,6 @@ def test_a_websocket_whose_reader_takes_nothing_is_left(causal_card, running, tm
             (protocol,) = [one for one in server.server.server_state.connections if isinstance(one, TimedWebSocket)]
             # What a full buffer does; to fill one takes minutes of video.
             protocol.loop.call_soon_threadsafe(protocol.pause_writing)
-            until(lambda: protocol.disconnected)
+            until(lambda: protocol not in server.server.server_state.connections)
             (session,) = server.parts.service.engine.sessions
             assert session.state != "terminate", "it can be gone on with"
