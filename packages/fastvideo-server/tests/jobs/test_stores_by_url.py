@@ -47,7 +47,7 @@ def s3():
     """A bucket of moto's server, as fsspec's options reach it."""
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(port=0)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     _, port = server.get_host_and_port()
     options = {

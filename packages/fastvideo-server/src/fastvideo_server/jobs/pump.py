@@ -143,7 +143,8 @@ class Pump:
     async def _end(self, job: LiveJob, error: Exception | None) -> None:
         self._running.discard(job)
         self._wake.set()
-        job.look()
+        if job.is_followed:
+            job.look()
         try:
             await self._on_end(job, error)
         except Exception as failure:  # noqa: BLE001 - whatever it was, others go on

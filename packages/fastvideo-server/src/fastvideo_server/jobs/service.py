@@ -420,8 +420,9 @@ class JobService:
         status = "completed" if error is None else "cancelled" if job.cancelled_at_s is not None else "failed"
         self._metrics.jobs.labels(status).inc()
         self._metrics.job_seconds.observe(now - job.begun_at_s)
-        if job.first_chunk_s is not None:
-            self._metrics.first_chunk_seconds.observe(job.first_chunk_s)
+        first_s = job.first_chunk_s if job.is_followed or error is not None else now - job.begun_at_s
+        if first_s is not None:  # of a call that nobody follows, all frames come with its end
+            self._metrics.first_chunk_seconds.observe(first_s)
         if job.cancelled_at_s is not None:
             self._metrics.cancel_seconds.observe(now - job.cancelled_at_s)
         elif error is None:
