@@ -47,7 +47,7 @@ from fastvideo_testing.wan_checkpoints import make_pipeline
 LOOP = "diffusion_denoise"
 NUM_STEPS = 30
 BLOCKS, STEPS = "interceptor.cachedit", "interceptor.cachedit-steps"
-MASK = "111101010100101001001001010011"
+MASK = "111100010101001001001001001011"
 OPTIONS: Mapping[str, Any] = {"mask": [int(one) for one in MASK]}
 """Options of the step cache on wan-shapes: a mask for 30 steps of its schedule, found on other prompts."""
 OPTIONS_8_LAYER: Mapping[str, Any] = {}
