@@ -111,6 +111,13 @@ def test_a_request_with_sections(generator, tmp_path):
             "output.return_state=True: .*output_path",
         ),
         ({"prompt": "x", "sampling": {"sed": 1}}, {}, ParameterError, "sed=1: .*nearest: seed"),
+        (5, {}, InputError, "prompt=5: not a prompt; allowed: text, or a list of texts"),
+        (None, {}, InputError, "prompt=None: not a prompt"),
+        ({"prompt": "x", "sampling": None}, {}, ParameterError, "sampling=None: not a section; allowed: a mapping"),
+        ({"prompt": "x", "output": "a.mp4"}, {}, ParameterError, "output='a.mp4': not a section"),
+        ({"prompt": "x", 3: 4}, {}, ParameterError, "request=3: not a field's name"),
+        ("x", {"output_path": 5}, ParameterError, "output_path=5: not a path"),
+        ("x", {"output_video_name": 5}, ParameterError, "output_video_name=5: not a path"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(request_, options, error, text, generator, tmp_path):

@@ -156,11 +156,12 @@ class VideoGenerator:
                 **parameters,
             }
             return self.generate(**{**given, **_flatten(request)})
-        prompts = [request] if isinstance(request, str) else list(request)
+        prompts = [request] if isinstance(request, str) else _prompts(request)
+        folder = self._folder if output_path is None else _path("output_path", output_path)
+        name = None if output_video_name is None else str(_path("output_video_name", output_video_name))
         prepared = [self._prepare(prompt, image_path, parameters, plugins, exact=exact) for prompt in prompts]
-        folder = self._folder if output_path is None else Path(output_path)
         targets = [
-            _target(one, prompt, folder, output_video_name, is_single=len(prompts) == 1) if save_video else None
+            _target(one, prompt, folder, name, is_single=len(prompts) == 1) if save_video else None
             for one, prompt in zip(prepared, prompts, strict=True)
         ]
         videos = self._run(prompts, prepared, targets)
@@ -219,10 +220,27 @@ class VideoGenerator:
         )
 
 
+def _prompts(request: Any) -> list[str]:
+    """Return several prompts as a list."""
+    if not isinstance(request, Sequence) or isinstance(request, (bytes, bytearray)):
+        raise InputError("not a prompt", field="prompt", value=request, allowed="text, or a list of texts")
+    return list(request)
+
+
+def _path(field: str, value: Any) -> Path:
+    if not isinstance(value, (str, Path)):
+        raise ParameterError("not a path", field=field, value=value, allowed="text, or a path")
+    return Path(value)
+
+
 def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a request mapping with sections into arguments of `generate`."""
     flat: dict[str, Any] = {}
     for name, value in request.items():
+        if not isinstance(name, str):
+            raise ParameterError("not a field's name", field="request", value=name, allowed="text")
+        if name in ("sampling", *_SECTIONS) and not isinstance(value, Mapping):
+            raise ParameterError("not a section", field=name, value=value, allowed="a mapping")
         if name == "sampling":
             flat.update(value)
         elif name in _SECTIONS:

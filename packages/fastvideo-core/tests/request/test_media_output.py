@@ -72,6 +72,13 @@ def test_unusable_names_say_what_would_do(tmp_path, monkeypatch, name, problem, 
     assert caught.value.field == "output"
 
 
+@pytest.mark.parametrize("suffix", [".avi", ".wmv", ".mov"])
+def test_a_videos_format_that_is_not_written_is_nearest_to_one_that_is(suffix, tmp_path):
+    with pytest.raises(OutputError, match="unknown extension") as caught:
+        check_output(tmp_path / f"out{suffix}", allowed=(*GENERATE_FORMATS, *AUDIO_FORMATS))
+    assert caught.value.nearest == str(tmp_path / "out.mp4")
+
+
 @pytest.mark.parametrize("name", ["", "  ", "a\0b.mp4"])
 def test_no_name_at_all(name):
     with pytest.raises(OutputError, match="not a file name"):

@@ -122,6 +122,11 @@ def test_a_result_tells_what_ran(engine):
     assert_same(engine.generate("x", num_frames=5, outputs=("latents", "video"), seed=result.seed), result)
 
 
+def test_an_artifact_that_was_not_asked_for_is_told_by_name(engine):
+    with pytest.raises(InputError, match="outputs='latents': not among the request's outputs; allowed: video"):
+        _ = engine.generate("x", num_frames=5).latents
+
+
 def test_an_artifact_tells_all_that_made_it(engine):
     request = engine.make_request(
         "a red circle", outputs=BOTH, parameters={"num_frames": 5, "fps": 12}, request_id="mine"

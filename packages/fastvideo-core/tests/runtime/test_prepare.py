@@ -101,6 +101,7 @@ def test_bad_requests_are_refused(call, error, text):
             InputError,
             "image='image': task text_to_video takes no such input; allowed: prompt",
         ),
+        ((ImagePart(name="image", path=Path("a.png")),), "text_to_video", InputError, "image='a.png': task"),
         ((PROMPT, PROMPT), "text_to_video", InputError, "prompt='text': given more than once"),
         ((TextPart(name="promt", text="x"),), "text_to_video", InputError, "promt='text': "),
         ((PROMPT,), "image_to_video", InputError, "image=None: task image_to_video needs this input; allowed: image"),

@@ -192,7 +192,7 @@ def _read_inputs(task: TaskSpec, request: Request) -> dict[str, Any]:
             raise InputError(
                 f"task {request.task} takes no such input",
                 field=part.name,
-                value=part.kind,
+                value=str(path) if (path := getattr(part, "path", None)) is not None else part.kind,
                 allowed=", ".join(task.inputs) or "no inputs",
             )
         if spec.modality != part.kind:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastvideo_core.errors import InputError
 from fastvideo_core.request.artifacts import Artifact
 from fastvideo_core.request.parameters import ResolvedParameters
 
@@ -42,10 +43,16 @@ class GenerationResult:
 
     @property
     def video(self) -> Any:
-        """The video artifact."""
-        return self.artifacts["video"]
+        """The video artifact; asking for one that the request did not make is an `InputError`."""
+        return self._artifact("video")
 
     @property
     def latents(self) -> Any:
-        """The latents artifact."""
-        return self.artifacts["latents"]
+        """The latents artifact; asking for some that the request did not make is an `InputError`."""
+        return self._artifact("latents")
+
+    def _artifact(self, name: str) -> Any:
+        if name not in self.artifacts:
+            made = ", ".join(self.artifacts)
+            raise InputError("not among the request's outputs", field="outputs", value=name, allowed=made)
+        return self.artifacts[name]

@@ -44,6 +44,9 @@ IMAGE_FORMATS = (".png", ".jpg", ".jpeg", ".webp")
 AUDIO_FORMATS = (".wav",)
 TEXT_FORMATS = (".txt",)
 
+# Videos' formats that are not written here; by their letters some are nearest to a sound's.
+_OTHER_VIDEO_FORMATS = (".avi", ".m4v", ".mkv", ".mov", ".mpg", ".wmv")
+
 _ENCODERS = {".mp4": "libx264", ".webm": "libvpx-vp9"}
 _MAX_SIDE = {".mp4": 16384, ".webm": 16384, ".gif": MAX_GIF_SIDE, ".png": 2**31 - 1}
 _MIN_FREE_BYTES = 1 << 20
@@ -237,7 +240,8 @@ def _check_name(path: str | Path, allowed: tuple[str, ...], field: str) -> Path:
     names_folder = text.endswith(("/", os.sep)) or checked.name in {"", ".."}
     if suffix in allowed and not names_folder:
         return checked
-    near = get_close_matches(suffix or allowed[0], allowed, n=1, cutoff=0.6) or [allowed[0]]
+    alike = allowed[0] if suffix in _OTHER_VIDEO_FORMATS else suffix or allowed[0]
+    near = get_close_matches(alike, allowed, n=1, cutoff=0.6) or [allowed[0]]
     if names_folder or checked.is_dir():
         problem, named = "is a folder, not a file", checked / f"video{near[0]}"
     elif suffix:
