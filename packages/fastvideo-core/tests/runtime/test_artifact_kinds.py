@@ -52,8 +52,9 @@ def test_a_video_without_sound_has_none(make):
 def test_images_sound_text_and_actions(make):
     assert np.array_equal(make("image", tuple(FRAMES)).pixels, FRAMES[0, 0].numpy())
     assert np.array_equal(make("audio", SOUND).samples, SOUND.samples.numpy())
-    text = make("text", SimpleNamespace(token_ids=(1, 2), text="hi"))
+    text = make("text", SimpleNamespace(token_ids=(1, 2), text="hi", finish="stop", num_read=3))
     assert (text.text, text.token_ids, text.name) == ("hi", (1, 2), "a")
+    assert (text.finish, text.num_read) == ("stop", 3)
     assert np.array_equal(make("action", torch.ones(3, 2)).tensor, np.ones((3, 2), np.float32))
 
 
