@@ -5,8 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
+
+import pytest
+
+needs_wan = pytest.mark.skipif(find_spec("fastvideo_wan") is None, reason="looks at the plugin of fastvideo-wan")
 
 
+@needs_wan
 def test_installed_plugins_are_listed_with_what_is_on(run):
     ran = run("plugins", "list", "--json")
     rows = {row["name"]: row for row in json.loads(ran.out)["plugins"]}
@@ -16,6 +22,7 @@ def test_installed_plugins_are_listed_with_what_is_on(run):
     assert "model.wan" in run("plugins", "list").out
 
 
+@needs_wan
 def test_what_the_config_switches_off_is_said(run, place):
     (place / "a.yaml").write_text("plugins: {model.wan: {enabled: false}, observer.gone: }\n")
     rows = {
@@ -28,18 +35,19 @@ def test_what_the_config_switches_off_is_said(run, place):
 def test_the_list_is_quick_and_light():
     code = (
         "import sys; from fastvideo_core.cli.main import main; main(['plugins', 'list']);"
-        "print(*({'torch', 'numpy', 'transformers', 'pydantic'} & set(sys.modules)), file=sys.stderr)"
+        "print('heavy:', *({'torch', 'numpy', 'transformers', 'pydantic'} & set(sys.modules)))"
     )
     best_s = 9.0
     for _ in range(3):
         started_at = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         best_s = min(best_s, time.perf_counter() - started_at)
-    assert done.stderr.split() == []
+    assert done.stdout.splitlines()[-1] == "heavy:"
     # Half a second is what a person waits at most; a machine that is busy with something else may take longer.
     assert best_s < 0.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+@needs_wan
 def test_one_plugin_is_described(run):
     ran = run("plugins", "info", "model.wan")
     assert ran.code == 0
@@ -49,6 +57,7 @@ def test_one_plugin_is_described(run):
     assert any(text.startswith("fastvideo-core") for text in document["requires"])
 
 
+@needs_wan
 def test_an_unknown_plugin_is_refused_with_the_nearest(run):
     ran = run("plugins", "info", "model.wann")
     assert ran.code == 2
