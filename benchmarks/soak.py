@@ -195,7 +195,7 @@ def main() -> None:
     parser = make_parser(__doc__.splitlines()[0])
     add_weights(parser)
     parser.add_argument("--minutes", type=float, default=10.0, help="length of the load (default: %(default)s)")
-    parser.add_argument("--warmup", type=float, default=300.0, help="seconds of load before that (default: %(default)s)")
+    parser.add_argument("--warmup", type=float, default=300.0, help="seconds of load before (default: %(default)s)")
     args = parser.parse_args()
     faults = Faults()
     with tempfile.TemporaryDirectory() as folder:
