@@ -118,6 +118,14 @@ def test_a_request_with_sections(generator, tmp_path):
         ({"prompt": "x", 3: 4}, {}, ParameterError, "request=3: not a field's name"),
         ("x", {"output_path": 5}, ParameterError, "output_path=5: not a path"),
         ("x", {"output_video_name": 5}, ParameterError, "output_video_name=5: not a path"),
+        ("x", {"output_video_name": "../b.mp4"}, ParameterError, "output_video_name='../b.mp4': .*nearest: b.mp4"),
+        ({"prompt": "x", "sampling": {"request": "y"}}, {}, ParameterError, "sampling.request='y': not a parameter"),
+        (
+            {"prompt": "x", "sampling": {"output_path": "y"}},
+            {},
+            ParameterError,
+            "sampling.output_path='y': .*allowed: output_path in output",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_any_work(request_, options, error, text, generator, tmp_path):

@@ -158,7 +158,7 @@ class VideoGenerator:
             return self.generate(**{**given, **_flatten(request)})
         prompts = [request] if isinstance(request, str) else _prompts(request)
         folder = self._folder if output_path is None else _path("output_path", output_path)
-        name = None if output_video_name is None else str(_path("output_video_name", output_video_name))
+        name = None if output_video_name is None else _file_name(output_video_name)
         prepared = [self._prepare(prompt, image_path, parameters, plugins, exact=exact) for prompt in prompts]
         targets = [
             _target(one, prompt, folder, name, is_single=len(prompts) == 1) if save_video else None
@@ -233,6 +233,16 @@ def _path(field: str, value: Any) -> Path:
     return Path(value)
 
 
+def _file_name(value: Any) -> str:
+    path = _path("output_video_name", value)
+    if path.name != str(path):
+        raise ParameterError(
+            "a file's name has no folder in it", field="output_video_name", value=str(value), allowed="a name",
+            nearest=path.name,
+        )  # fmt: skip
+    return path.name
+
+
 def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a request mapping with sections into arguments of `generate`."""
     flat: dict[str, Any] = {}
@@ -242,6 +252,7 @@ def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("sampling", *_SECTIONS) and not isinstance(value, Mapping):
             raise ParameterError("not a section", field=name, value=value, allowed="a mapping")
         if name == "sampling":
+            _check_sampling(value)
             flat.update(value)
         elif name in _SECTIONS:
             for part, content in value.items():
@@ -259,6 +270,17 @@ def _flatten(request: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("the request has no prompt", field="prompt", value=None, allowed="text, or a list of texts")
     flat["request"] = flat.pop("prompt")
     return flat
+
+
+def _check_sampling(section: Mapping[str, Any]) -> None:
+    """Refuse what would be taken for something else than a parameter of the card."""
+    elsewhere = {part: name for name, parts in _SECTIONS.items() for part in parts}
+    for part, content in section.items():
+        if part in ("prompt", "request") or part in elsewhere:
+            place = elsewhere.get(part, "the request itself")
+            raise ParameterError(
+                "not a parameter", field=f"sampling.{part}", value=content, allowed=f"{part} in {place}"
+            )  # fmt: skip
 
 
 def _target(prepared: PreparedRequest, prompt: str, path: Path, name: str | None, *, is_single: bool) -> OutputTarget:
