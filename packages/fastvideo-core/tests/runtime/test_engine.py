@@ -184,6 +184,17 @@ def test_events_come_in_order(engine):
     assert set(events[-1].artifacts) == set(BOTH)
 
 
+def test_an_artifact_is_announced_after_all_that_led_to_it(engine):
+    handles = [engine.submit(engine.make_request("x", outputs=BOTH, parameters={"seed": seed})) for seed in range(8)]
+    for handle in handles:
+        events = list(handle.events())
+        made = {event.name: event.sequence for event in events if event.type == "artifact.created"}
+        steps = {event.node: event.sequence for event in events if event.type == "request.progress"}
+        (streamed,) = (event.sequence for event in events if event.type == "media.complete")
+        assert steps["denoise"] < made["latents"]
+        assert max(steps["decode"], streamed) < made["video"]
+
+
 def test_chunks_are_the_video(engine):
     handle = engine.submit(engine.make_request("x"))
     chunks = [event for event in handle.events() if event.type == "media.chunk"]

@@ -84,6 +84,41 @@ def test_they_go_on_from_their_checkpoints(losing, expected, every_step):
     assert len(steps) < 2 * NUM_STEPS
 
 
+def test_a_step_that_ends_after_the_device_was_lost_does_not_replace_the_checkpoint(
+    card, made_up, with_loop, expected, every_step
+):
+    """Of two workers one loses the device while a step of another request is on the other."""
+    both, ended, steps = threading.Barrier(2), threading.Event(), []
+
+    def step(instance, plans, ctx):
+        every_step.flush()
+        name, index = plans[0].cancel_scope.parent.scope_id, plans[0].step_index
+        steps.append((name, index))
+        if index == 5 and steps.count((name, index)) == 1:
+            both.wait(30)
+            if name == "r0":
+                raise RuntimeError(LOST)
+            while engine.is_healthy:
+                time.sleep(0.001)
+            ended.set()
+        return denoise.run_step(instance, plans, ctx)
+
+    changed = with_loop(card, "denoise", step=made_up("step", step))
+    with Engine.open(changed, store=every_step, options=RuntimeOptions(num_workers=2)) as engine:
+        reload = engine._reload
+
+        def reload_late():
+            assert ended.wait(30)
+            time.sleep(0.1)
+            return reload()
+
+        engine._reload = reload_late
+        handles = [submit(engine, seed, f"r{seed}") for seed in range(2)]
+        for seed, handle in enumerate(handles):
+            assert np.array_equal(handle.result(60).video.frames, expected[seed])
+    assert [steps.count((name, 0)) for name in ("r0", "r1")] == [1, 1], "both go on from their checkpoints"
+
+
 def test_a_request_that_loses_the_device_twice_ends(losing, expected):
     card, _ = losing(3, 4)
     with Engine.open(card) as engine:

@@ -290,6 +290,7 @@ class ControlPlane(PausableControl):
         else:
             (task,) = tasks  # host work is alone in its call
             task.is_in_flight = False
+            self._reports.give_out()  # the artifact that it made is announced after the steps that led to it
             if isinstance(outcome, BaseException):
                 self._resume(task, error=outcome)
             else:
@@ -301,18 +302,19 @@ class ControlPlane(PausableControl):
         for step, task, one in zip(batch.steps, tasks, outcome.outcomes, strict=True):
             task.is_in_flight = False
             step.handle = None  # the plan holds the tensors that the step read
-            active = task.active
+            active, is_wanted = task.active, task.coroutine is not None
             if isinstance(one, BaseException):
                 task.drop_claim()
                 self._resume(task, error=one)
                 continue
-            if task.claim is not None and task.coroutine is not None and one.is_finite is not False:
+            if task.claim is not None and is_wanted and one.is_finite is not False:
                 active.handles.append(self._shared.fill(task.claim, one))
                 task.claim = None
             if active.run.outside is not None:
                 active.run.outside.ran(step.seconds)
             self._resume(task, one)
-            if self._on_committed is not None and active.run.request_id in self._actives:
+            # Of a request that was stopped meanwhile, as when the device is lost, no state is there to be saved.
+            if self._on_committed is not None and is_wanted and active.run.request_id in self._actives:
                 self._on_committed(active, share_s)
 
     def _keep(self, active: Active) -> None:
