@@ -44,7 +44,7 @@ def test_actions_of_a_file(tmp_path):
     path = tmp_path / "moves.json"
     path.write_text("[[1, 2.5]]")
     assert read_actions(str(path)) == [[1, 2.5]]
-    for content in ("{}", "no json", "[" * 100_000):
+    for content in ("{}", "no json", "[" * 100_000, "[[NaN]]", "[[1e999]]"):
         path.write_text(content)
         with pytest.raises(MediaError, match="list of lists"):
             read_actions(str(path))

@@ -83,6 +83,7 @@ def test_good_ids(value, read_one):
         (b'{"prompt": "\xff"}', "not UTF-8: byte 13 is 0xff"),
         ('{"prompt": "x", "seed": NaN}', "not JSON: NaN is no number there"),
         ('{"prompt": "x", "seed": -Infinity}', "not JSON: -Infinity"),
+        ('{"prompt": "x", "fps": -1e999}', "not usable JSON: -1e999 is too large for a number"),
         ("[" * 100_000, "not usable JSON: nested too deeply"),
         ('{"prompt": "x", "seed": ' + "9" * 5000 + "}", "not usable JSON: a number with too many digits"),
         ('["x"]', "a JSON array; allowed: an object with at least a prompt"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -122,7 +123,10 @@ def _read_line(number: int, data: bytes, is_exact: bool) -> Line:
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(data.decode("utf-8"), object_pairs_hook=_refuse_doubled, parse_constant=_refuse_constant)
+        values = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_refuse_doubled, parse_constant=_refuse_constant,
+            parse_float=_read_float,
+        )  # fmt: skip
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: byte {error.start + 1} is {data[error.start]:#04x}") from error
     except json.JSONDecodeError as error:
@@ -148,6 +152,13 @@ def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> float:
     raise InputError(f"not JSON: {text} is no number there")
+
+
+def _read_float(text: str) -> float:
+    """Return a number; one that is infinite here could not be written down again as JSON."""
+    if math.isinf(value := float(text)):
+        raise InputError(f"not usable JSON: {text[:20]} is too large for a number")
+    return value
 
 
 def _read_id(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,17 @@ def read_actions(path: str) -> Any:
     """
     try:
         with Path(path).open("rb") as file:
-            content = json.loads(file.read(_MAX_BYTES))
+            content = json.loads(file.read(_MAX_BYTES), parse_constant=_read_finite, parse_float=_read_finite)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
         raise MediaError(f"actions cannot be read: {reason}", field="actions", value=path, allowed=_ALLOWED) from None
     if not isinstance(content, list):
         raise MediaError("not actions", field="actions", value=path, allowed=_ALLOWED)
     return content
+
+
+def _read_finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
