@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -75,15 +76,18 @@ def test_one_that_was_built_already_is_that_one():
 
 
 def test_who_follows_waits_for_what_comes():
-    stream, seen = EventStream(), []
-    reader = threading.Thread(target=lambda: seen.extend(stream.follow()))
+    stream, seen = EventStream(), SimpleQueue()
+    reader = threading.Thread(target=lambda: [seen.put(one) for one in stream.follow()], daemon=True)
     reader.start()
-    fill(stream, 3)
-    reader.join(0.05)
-    assert reader.is_alive()
+    for number in range(3):
+        reader.join(0.02)  # by then it waits
+        assert reader.is_alive()
+        fill(stream, 1, first=number)
+        assert seen.get(timeout=10).sequence == number
     stream.close()
     reader.join(10)
-    assert numbers(seen) == [0, 1, 2]
+    assert not reader.is_alive()
+    assert seen.empty()
 
 
 def test_readers_at_different_paces_miss_nothing():

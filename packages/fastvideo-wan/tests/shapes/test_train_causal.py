@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import ParameterError
@@ -24,14 +25,15 @@ from fastvideo_wan.shapes.render import to_uint8_frames
 from fastvideo_wan.shapes.stream_measure import judge_chunk, stream_cases
 from fastvideo_wan.shapes.stream_measure import make_streams as make_sessions
 from fastvideo_wan.shapes.streams import Turn, draw_stream, first_frame, num_frames, render_stream, render_turn
-from fastvideo_wan.shapes.train.checkpoint import Average, load_average, save_checkpoint
+from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig, read_settings
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae, save_vae
+from fastvideo_wan.shapes.train.latents_stage import load_vae
 from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
-from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
+from fastvideo_wan.shapes.train.ship_stage import write_components
 from fastvideo_wan.shapes.train.vae_stage import vae_config
 from fastvideo_wan.shapes.train.workers import Worker
 from fastvideo_wan.shapes.train_causal.__main__ import main
+from fastvideo_wan.shapes.train_causal.base import Base
 from fastvideo_wan.shapes.train_causal.causal_stage import CHECKPOINT, draw_batch, train_causal
 from fastvideo_wan.shapes.train_causal.config import CausalConfig
 from fastvideo_wan.shapes.train_causal.latents_stage import (
@@ -52,16 +54,14 @@ RULE = ChunkRule(3, 12)
 
 @pytest.fixture
 def causal(tiny: TrainConfig, tmp_path: Path) -> CausalConfig:
-    """Settings of a run of a second, and the run that it begins with."""
+    """Settings of a run of a second, and the model that it begins with."""
     torch.manual_seed(3)
-    vae = WanVAE(vae_config(tiny.vae))
-    save_vae(vae, tiny.folder / VAE_FOLDER)
     model = ShapesModel(tiny.dit, tiny.vae.latent_channels)
     torch.nn.init.normal_(model.transformer.proj_out.weight, std=0.1)
-    optimizer = MuonAdamW(split_parameters(model), lr=0.001)
-    save_checkpoint(tiny.folder / "dit.safetensors", 2, model, Average(model, 0.9), optimizer)
-    base = tmp_path / "base.json"
-    base.write_text(tiny.model_dump_json(), encoding="utf-8")
+    base = tmp_path / "base"
+    write_components(model, WanVAE(vae_config(tiny.vae)), base, flow_shift=5.0)
+    settings = json.loads(tiny.model_dump_json(exclude={"folder"}))
+    (base / "recipe.json").write_text(json.dumps({"settings": settings}), encoding="utf-8")
     schedule = {"num_steps": 4, "learning_rate": 0.001, "num_warmup_steps": 1, "save_every": 2, "report_every": 1}
     return CausalConfig.model_validate(
         {
@@ -82,16 +82,43 @@ def causal(tiny: TrainConfig, tmp_path: Path) -> CausalConfig:
     )
 
 
-def loaded(config: CausalConfig, path: Path) -> CausalShapesModel:
-    base = config.read_base()
-    model = CausalShapesModel(base.dit, base.vae.latent_channels)
-    model.load_state_dict(load_average(path))
-    return model.requires_grad_(False).eval()
+def begun(config: CausalConfig) -> CausalShapesModel:
+    return config.read_base().load_model().requires_grad_(False).eval()
+
+
+def test_a_base_is_what_its_own_training_wrote_in_16_bits(causal: CausalConfig) -> None:
+    """The layers that stay are those of the written files, in order; the text encoder's table is tied."""
+    base = causal.read_base()
+    num_layers = base.settings.dit.num_layers
+    written = load_file(base.folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    model = Base(base.folder, (0,)).load_model()
+    got = model.transformer.state_dict()
+    for layer in range(1, num_layers):
+        name = "attn1.to_q.weight"
+        assert torch.equal(got[f"blocks.{layer - 1}.{name}"], written[f"blocks.{layer}.{name}"].float())
+    assert f"blocks.{num_layers - 1}.attn1.to_q.weight" not in got
+    assert torch.equal(got["proj_out.weight"], written["proj_out.weight"].float())
+    assert model.text_encoder.encoder.embed_tokens.weight is model.text_encoder.shared.weight
+    assert load_vae(base.folder / "vae").config == base.load_vae().config
+
+
+@pytest.mark.parametrize("dropped", [(9,), (0, 1)])
+def test_layers_that_are_not_there_cannot_be_dropped(causal: CausalConfig, dropped: tuple[int, ...]) -> None:
+    with pytest.raises(ParameterError, match="layers 0 to 1, not all"):
+        causal.model_copy(update={"dropped_layers": dropped}).read_base()
+
+
+def test_a_base_must_have_been_written(
+    causal: CausalConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = causal.model_copy(update={"base": tmp_path / "none"})
+    assert main(["--config", str(written(config))]) == 2
+    assert "base" in capsys.readouterr().err
 
 
 def test_latents_of_a_stream_without_turns_are_those_of_the_clip(causal: CausalConfig) -> None:
     torch.manual_seed(0)
-    vae = WanVAE(vae_config(causal.read_base().vae)).requires_grad_(False)
+    vae = WanVAE(vae_config(causal.read_base().settings.vae)).requires_grad_(False)
     streams = [draw_stream(random.Random(seed)) for seed in range(2)]
     got = encode_streams(vae, streams, 3, 2)
     clips = torch.stack([render_stream(stream, 3) for stream in streams]) * 2 - 1
@@ -101,7 +128,7 @@ def test_latents_of_a_stream_without_turns_are_those_of_the_clip(causal: CausalC
 
 def test_a_turn_is_encoded_as_if_it_had_always_been(causal: CausalConfig) -> None:
     torch.manual_seed(0)
-    vae = WanVAE(vae_config(causal.read_base().vae)).requires_grad_(False)
+    vae = WanVAE(vae_config(causal.read_base().settings.vae)).requires_grad_(False)
     stream = draw_stream(random.Random(5), (0, 1))
     got = encode_streams(vae, [stream], 3, 2)[0]
     before = vae.encode(render_turn(stream[0], 0, first_frame(1))[None] * 2 - 1)
@@ -164,7 +191,7 @@ def test_a_lesson_has_the_right_prompt_for_every_chunk(causal: CausalConfig) -> 
 
 def test_a_lesson_is_what_a_session_does_when_its_prompt_changes(causal: CausalConfig) -> None:
     """Read the window anew in one pass, both ways, with the new prompt; then make the next chunk after it."""
-    model = loaded(causal, causal.read_base().folder / "dit.safetensors")
+    model = begun(causal)
     stage = causal.causal.model_copy(update={"prompt_drop": 0.0, "unknown_part": 0.0, "recache_part": 1.0})
     stream = draw_stream(random.Random(1), (0, 2))
     lesson = draw_lesson(random.Random(0), [stream], 3, RULE, stage)
@@ -212,13 +239,13 @@ def test_a_run_goes_on_where_it_was_stopped(causal: CausalConfig, capsys: pytest
         train_causal(Worker(), part)
     resumed = load_average(causal.folder / CHECKPOINT)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    start = load_average(causal.read_base().folder / "dit.safetensors")
+    start = begun(causal).state_dict()
     assert whole.keys() == start.keys()
     assert not torch.equal(whole["transformer.proj_out.weight"], start["transformer.proj_out.weight"])
 
 
 def test_the_models_own_past_is_kept_where_it_has_seen_nothing(causal: CausalConfig) -> None:
-    model = loaded(causal, causal.read_base().folder / "dit.safetensors")
+    model = begun(causal)
     stage = causal.causal.model_copy(update={"recache_part": 1.0})
     config = causal.model_copy(update={"causal": stage})
     streams = [draw_stream(random.Random(1), (0, 2)), draw_stream(random.Random(2))]
@@ -232,7 +259,7 @@ def test_the_models_own_past_is_kept_where_it_has_seen_nothing(causal: CausalCon
 
 
 def test_streams_made_together_are_those_made_alone(causal: CausalConfig) -> None:
-    model = loaded(causal, causal.read_base().folder / "dit.safetensors")
+    model = begun(causal)
     prompts = [["a red circle", "a blue square"], ["a red circle", "a green square"]]
 
     def rolled(rows: list[int], scale: float) -> torch.Tensor:
@@ -260,9 +287,9 @@ def test_true_streams_score_full_marks() -> None:
 
 
 def test_streams_are_decoded_without_a_seam(causal: CausalConfig) -> None:
-    model = loaded(causal, causal.read_base().folder / "dit.safetensors")
+    model = begun(causal)
     torch.manual_seed(0)
-    vae = WanVAE(vae_config(causal.read_base().vae)).requires_grad_(False)
+    vae = WanVAE(vae_config(causal.read_base().settings.vae)).requires_grad_(False)
     cases = stream_cases(1, 2, (0, 1))
     clips = make_streams(model, vae, new_tokenizer(), cases, 2, causal.causal)
     roll = RollOut(model, new_tokenizer(), causal.causal, [cases[0].seed], (4, 8, 8))
@@ -308,7 +335,7 @@ def test_what_ships_is_judged_on_the_engine_and_makes_the_streams_of_the_roll_ou
     case = stream_cases(1, 9, (0, 1))[0]
     with Engine.open(folder) as engine:
         (made,) = make_sessions(engine, [case], 2)
-    model = CausalShapesModel(base.dit, base.vae.latent_channels)
+    model = base.load_model()
     model.load_state_dict(load_average(causal.folder / CHECKPOINT))
     model = model.half().float().requires_grad_(False).eval()
     vae = load_vae(folder / "vae")
@@ -322,6 +349,6 @@ def test_what_ships_is_judged_on_the_engine_and_makes_the_streams_of_the_roll_ou
 
 
 def written(config: CausalConfig) -> Path:
-    path = config.base.with_name("causal.json")
+    path = config.folder.with_name("causal.json")
     path.write_text(config.model_dump_json(), encoding="utf-8")
     return path

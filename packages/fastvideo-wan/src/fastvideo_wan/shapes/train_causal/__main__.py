@@ -32,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         config = read_settings(arguments.config, CausalConfig)
+        if arguments.stage != "card":
+            config.read_base()
     except FastVideoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -15,9 +15,7 @@ from torch import Tensor
 from fastvideo_wan.models.chunk_masks import spread_mask
 from fastvideo_wan.models.context import select_rows
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, Turn
-from fastvideo_wan.shapes.train.checkpoint import Average, load_average
-from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT as BASE_CHECKPOINT
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
+from fastvideo_wan.shapes.train.checkpoint import Average
 from fastvideo_wan.shapes.train.model import ADAMW_NAMES, new_tokenizer
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.sampling import shifted
@@ -39,11 +37,8 @@ def train_causal(worker: Worker, config: CausalConfig) -> None:
     """Train, or go on from the checkpoint in the run's folder, until the schedule's last step."""
     torch.manual_seed(config.seed)
     base, stage = config.read_base(), config.causal
-    vae = load_vae(base.folder / VAE_FOLDER).to(config.device).eval()
-    model = CausalShapesModel(base.dit, vae.config.z_dim).to(config.device)
+    vae, model = base.load_vae().to(config.device).eval(), base.load_model().to(config.device)
     path, schedule = config.folder / CHECKPOINT, stage.schedule
-    if not path.exists():
-        model.load_state_dict(load_average(base.folder / BASE_CHECKPOINT))
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
     optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=stage.weight_decay, worker=worker)
     pool, tokenizer = StreamPool(config), new_tokenizer()

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from fastvideo_wan.loops.chunk_schedule import make_schedule
 from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, StreamRanges
-from fastvideo_wan.shapes.train.config import Count, Part, Rate, Schedule, Settings, TrainConfig, read_settings
+from fastvideo_wan.shapes.train.config import Count, Part, Rate, Schedule, Settings
+from fastvideo_wan.shapes.train_causal.base import SHIPPED, Base
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -126,8 +127,9 @@ class CausalConfig(Settings):
 
     Attributes:
         folder: Where latents, checkpoints, sheets and the result go.
-        base: Settings file of the `wan-shapes` run whose autoencoder, text encoder and transformer this one begins
-            with; it must have finished.
+        base: Folder of the finished model whose autoencoder, text encoder and transformer this one begins with; the
+            package's own by default.
+        dropped_layers: Layers of the base's transformer that are left out, which makes the model smaller and faster.
         seed: Everything drawn follows from it.
         num_processes: Single-threaded processes that share every batch.
         device: "cpu", or "cuda" with one process.
@@ -136,7 +138,8 @@ class CausalConfig(Settings):
     """
 
     folder: Path
-    base: Path
+    base: Path = SHIPPED
+    dropped_layers: tuple[Annotated[int, Field(ge=0)], ...] = ()
     seed: Annotated[int, Field(ge=0)] = 1
     num_processes: Annotated[int, Field(ge=1, le=64)] = 2
     device: Annotated[str, Field(pattern="^(cpu|cuda)$")] = "cpu"
@@ -153,10 +156,10 @@ class CausalConfig(Settings):
             raise ValueError("num_processes must be 1 on cuda")
         return self
 
-    def read_base(self) -> TrainConfig:
-        """Read the settings of the run that this one begins with.
+    def read_base(self) -> Base:
+        """Read what this run begins with.
 
         Raises:
-            ParameterError: As `read_settings`.
+            ParameterError: If there is no such model in the folder, or no such layer.
         """
-        return read_settings(self.base, TrainConfig)
+        return Base(self.base, self.dropped_layers)

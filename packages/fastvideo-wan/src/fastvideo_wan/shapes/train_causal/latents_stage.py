@@ -24,7 +24,6 @@ from torch import Tensor
 from fastvideo_wan.models.vae import WanVAE, mean_latents
 from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, Turn, draw_stream, render_turn
-from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
 from fastvideo_wan.shapes.train.workers import Worker
 from fastvideo_wan.shapes.train_causal.config import CausalConfig, StreamsStage
 
@@ -89,7 +88,7 @@ def latents_path(config: CausalConfig, index: int) -> Path:
 def write_latents(worker: Worker, config: CausalConfig) -> None:
     """Write the files that are not there yet; each process takes every n-th."""
     torch.manual_seed(config.seed)
-    vae = load_vae(config.read_base().folder / VAE_FOLDER).to(config.device).eval()
+    vae = config.read_base().load_vae().to(config.device).eval()
     total = num_files(config.streams)
     for index in range(worker.rank, total, worker.num_workers):
         path = latents_path(config, index)

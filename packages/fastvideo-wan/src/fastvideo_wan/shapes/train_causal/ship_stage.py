@@ -20,7 +20,6 @@ from fastvideo_wan.shapes.stream_measure import StreamCase, StreamMade, judge_ch
 from fastvideo_wan.shapes.streams import num_frames
 from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH
 from fastvideo_wan.shapes.train.checkpoint import load_average
-from fastvideo_wan.shapes.train.decoder_stage import load_polished_vae
 from fastvideo_wan.shapes.train.ship_stage import FPS, round_weights, steps_done, summary_line, write_components
 from fastvideo_wan.shapes.train_causal.causal_stage import CHECKPOINT
 from fastvideo_wan.shapes.train_causal.config import CausalConfig
@@ -51,7 +50,7 @@ def ship(
         The content of `recipe.json`.
     """
     base = config.read_base()
-    vae = load_polished_vae(base)
+    vae = base.load_vae()
     model = CausalShapesModel(base.dit, vae.config.z_dim)
     model.load_state_dict(load_average(config.folder / CHECKPOINT))
     write_components(model, vae, folder, flow_shift=config.causal.time_shift)
@@ -59,7 +58,7 @@ def ship(
     round_weights(vae)
     recipe: dict[str, Any] = {
         "settings": json.loads(config.model_dump_json(exclude={"folder", "base"})),
-        "base_settings": json.loads(base.model_dump_json(exclude={"folder"})),
+        "base_settings": json.loads(base.settings.model_dump_json(exclude={"folder"})),
         "steps_done": {"causal": steps_done(config.folder / CHECKPOINT)},
         "evaluation_seed": EVALUATION_SEED,
         "notes": notes,
@@ -79,7 +78,7 @@ def _write(folder: Path, recipe: dict[str, Any]) -> None:
 def write_card(folder: Path) -> None:
     """Write `card.json` from a shipped folder's `recipe.json` and configurations."""
     recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    config = CausalConfig.model_validate({"folder": folder, "base": folder, **recipe["settings"]})
+    config = CausalConfig.model_validate({"folder": folder, **recipe["settings"]})
     dit = recipe["base_settings"]["dit"]
     card = causal_card(config, dit, WanVAEConfig.from_folder(folder / "vae"), recipe["figures"])
     (folder / "card.json").write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -140,7 +139,7 @@ def causal_card(
             base=base,
             rule=stage.rule,
             steps=stage.steps,
-            num_layers=int(dit["num_layers"]),
+            num_layers=int(dit["num_layers"]) - len(config.dropped_layers),
             width=int(dit["num_heads"]) * int(dit["head_dim"]),
             has_reread=stage.recache_part > 0,
             is_renoised=stage.is_renoised,
