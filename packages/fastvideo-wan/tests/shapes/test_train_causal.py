@@ -28,7 +28,7 @@ from fastvideo_wan.shapes.streams import Turn, draw_stream, first_frame, num_fra
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig, read_settings
 from fastvideo_wan.shapes.train.latents_stage import load_vae
-from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer
+from fastvideo_wan.shapes.train.model import ShapesModel, new_tokenizer, tokenize
 from fastvideo_wan.shapes.train.ship_stage import write_components
 from fastvideo_wan.shapes.train.vae_stage import vae_config
 from fastvideo_wan.shapes.train.workers import Worker
@@ -43,8 +43,9 @@ from fastvideo_wan.shapes.train_causal.latents_stage import (
     read_latents,
     write_latents,
 )
-from fastvideo_wan.shapes.train_causal.lesson import draw_lesson, lesson_mask
+from fastvideo_wan.shapes.train_causal.lesson import draw_lesson, draw_prompts, lesson_mask
 from fastvideo_wan.shapes.train_causal.model import CausalShapesModel
+from fastvideo_wan.shapes.train_causal.openings import opening_loss
 from fastvideo_wan.shapes.train_causal.rollout import RollOut
 from fastvideo_wan.shapes.train_causal.ship_stage import ship
 from fastvideo_wan.shapes.train_causal.watching import held_out_streams, make_streams
@@ -71,6 +72,7 @@ def causal(tiny: TrainConfig, tmp_path: Path) -> CausalConfig:
             "streams": {"num_streams": 4, "streams_per_file": 2, "num_chunks": 3},
             "causal": {
                 "batch_size": 2,
+                "num_openings": 2,
                 "own_from": 1,
                 "streams_at_start": 2,
                 "eval_every": 4,
@@ -258,6 +260,29 @@ def test_the_models_own_past_is_kept_where_it_has_seen_nothing(causal: CausalCon
     assert torch.isfinite(batch.loss(model, new_tokenizer(), own_past=True))
 
 
+def test_an_opening_is_learnt_as_a_clip_of_its_own(causal: CausalConfig) -> None:
+    """Within a chunk everything attends to everything, so the base's own forward gives the same velocity."""
+    config, model, tokenizer = causal.causal.model_copy(update={"prompt_drop": 0.0}), begun(causal), new_tokenizer()
+    streams = [draw_stream(random.Random(1), (0, 2)), draw_stream(random.Random(2))]
+    latents = torch.randn(2, 4, 9, 8, 8, generator=torch.Generator().manual_seed(0))
+    got = opening_loss(
+        model, tokenizer, latents, streams, config, random.Random(3), torch.Generator().manual_seed(4)
+    )  # fmt: skip
+    rng, generator = random.Random(3), torch.Generator().manual_seed(4)
+    prompts = [draw_prompts(stream[:1], rng, config)[0] for stream in streams]
+    levels, clean = torch.rand(2, 1, generator=generator), latents[:, :, :3]
+    levels = config.time_shift * levels / (1 + (config.time_shift - 1) * levels)
+    noise = torch.randn(clean.shape, generator=generator)
+    whole = ShapesModel(causal.read_base().dit, 4).eval()
+    whole.load_state_dict(model.state_dict())
+    parts = levels[:, :, None, None, None]
+    velocity = whole.velocity(
+        (1 - parts) * clean + parts * noise, levels[:, 0], whole.encode_text(*tokenize(tokenizer, prompts))
+    )
+    assert got.item() == pytest.approx(torch.nn.functional.mse_loss(velocity, noise - clean).item(), rel=1e-4)
+    assert got.item() > 0.1
+
+
 def test_streams_made_together_are_those_made_alone(causal: CausalConfig) -> None:
     model = begun(causal)
     prompts = [["a red circle", "a blue square"], ["a red circle", "a green square"]]
@@ -306,6 +331,7 @@ def test_streams_are_decoded_without_a_seam(causal: CausalConfig) -> None:
         ({"causal": {"sink_frames": 4}}, "sink_frames"),
         ({"causal": {"steps": [500, 500]}}, "steps"),
         ({"causal": {"batch_size": 3}}, "batch_size"),
+        ({"causal": {"num_openings": 3}}, "num_openings"),
         ({"streams": {"turn_shares": [0, 0]}}, "turn_shares"),
         ({"streams": {"num_chunk": 3}}, "num_chunk"),
     ],

@@ -25,6 +25,7 @@ from fastvideo_wan.shapes.train.workers import Worker
 from fastvideo_wan.shapes.train_causal.config import CausalConfig, CausalStage
 from fastvideo_wan.shapes.train_causal.lesson import Lesson, draw_lesson
 from fastvideo_wan.shapes.train_causal.model import CausalShapesModel, spread_times
+from fastvideo_wan.shapes.train_causal.openings import opening_loss
 from fastvideo_wan.shapes.train_causal.pool import StreamPool
 from fastvideo_wan.shapes.train_causal.watching import evaluate_average
 
@@ -70,10 +71,16 @@ def causal_step(
     is_own = step >= stage.own_from and worker.shared_rng(config.seed, step).random() < stage.own_part
     latents, streams = pool.draw(rng, step, stage.batch_size // worker.num_workers)
     batch = draw_batch(latents.to(config.device), streams, config, rng, torch_rng)
-    loss = batch.loss(model, tokenizer, own_past=is_own)
-    loss.backward()
+    losses = {"loss": batch.loss(model, tokenizer, own_past=is_own)}
+    if stage.num_openings:
+        latents, streams = pool.draw(rng, step, stage.num_openings // worker.num_workers)
+        losses["opening"] = opening_loss(
+            model, tokenizer, latents.to(config.device), streams, stage, rng, torch_rng
+        )  # fmt: skip
+    torch.stack(list(losses.values())).sum().backward()
     apply_gradients(worker, model, optimizer, stage.schedule.rate_at(step))
-    return {"loss": worker.sum(loss.detach().cpu().reshape(1)).item() / worker.num_workers}
+    totals = worker.sum(torch.stack([one.detach().cpu() for one in losses.values()]))
+    return dict(zip(losses, (totals / worker.num_workers).tolist(), strict=True))
 
 
 def draw_batch(

@@ -65,6 +65,7 @@ class CausalStage(Settings):
         window_frames: Latent frames that a chunk attends to at most, its own among them.
         sink_frames: Latent frames at the start that stay in the window.
         batch_size: Streams a step, over all processes.
+        num_openings: Further first chunks a step, over all processes, each learnt by itself.
         weight_decay: Decoupled decay of matrices.
         time_shift: Noise levels are s u / (1 + (s - 1) u) with uniform u and this s; the sampler's flow shift too.
         prompt_drop: Part of the streams whose prompts are all empty.
@@ -88,6 +89,7 @@ class CausalStage(Settings):
     window_frames: Count = 12
     sink_frames: Annotated[int, Field(ge=0)] = 0
     batch_size: Count = 8
+    num_openings: Annotated[int, Field(ge=0)] = 24
     weight_decay: Part = 0.01
     time_shift: Annotated[float, Field(ge=1)] = 5.0
     prompt_drop: Part = 0.1
@@ -148,10 +150,9 @@ class CausalConfig(Settings):
 
     @model_validator(mode="after")
     def _processes_fit(self) -> Self:
-        if self.causal.batch_size % self.num_processes:
-            raise ValueError(
-                f"causal.batch_size={self.causal.batch_size} must be a multiple of num_processes={self.num_processes}"
-            )
+        for name in ("batch_size", "num_openings"):
+            if (count := getattr(self.causal, name)) % self.num_processes:
+                raise ValueError(f"causal.{name}={count} must be a multiple of num_processes={self.num_processes}")
         if self.device == "cuda" and self.num_processes > 1:
             raise ValueError("num_processes must be 1 on cuda")
         return self
