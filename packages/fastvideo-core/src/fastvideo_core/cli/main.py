@@ -13,6 +13,7 @@ from fastvideo_core.cli.parser import Parser
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.errors import InputError
 from fastvideo_core.extend.commands import COMMAND_KINDS, Command, collect_commands
+from fastvideo_core.parallel.threads import limit_spinning
 
 __all__ = ["COMMANDS", "main"]
 
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes those of the process, and the process for its own.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        limit_spinning()
     with Shell(is_debug=_wants_debug(arguments), owns_process=argv is None) as shell:
         try:
             return shell.ended(_run(arguments, COMMANDS, _PROGRAM, shell))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fastvideo_core.cost.line import CostLine
+from fastvideo_core.parallel.threads import release_team
 
 __all__ = ["DeviceIdentity", "probe_device", "this_device"]
 
@@ -66,6 +67,7 @@ def probe_device(device: str = "cpu") -> CostLine:
         flop_s = best(lambda: torch.mm(matrix, matrix, out=product)) / (2.0 * edge**3)
         byte_s = best(lambda: copy.copy_(source)) / (2.0 * copied)
         operation_s = best(lambda: small.add_(1.0))
+    release_team()  # the scheduler asks for this on its own thread, which computes nothing else
     # A step is some hundred operations, and about ten more for each plan (stacking, the sampler's update).
     return CostLine(call_s=200 * operation_s, plan_s=10 * operation_s, flop_s=flop_s, byte_s=byte_s)
 

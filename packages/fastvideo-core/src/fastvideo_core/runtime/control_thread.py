@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from fastvideo_core.parallel.threads import release_team
+
 __all__ = ["ControlThread"]
 
 _T = TypeVar("_T")
@@ -52,7 +54,9 @@ class ControlThread:
                 answer.set_result(function())
             except BaseException as error:  # noqa: BLE001 - whoever called gets it
                 answer.set_exception(error)
+            release_team()  # what a request shows may have been made smaller, to tell what it costs
 
+        release_team()  # whatever the caller has computed before, the steps are to have the cores
         self._loop.call_soon_threadsafe(run)
         return answer.result()
 

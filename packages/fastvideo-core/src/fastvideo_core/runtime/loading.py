@@ -21,6 +21,7 @@ from fastvideo_core.errors import (
 )
 from fastvideo_core.loop.policies.precision import torch_dtype
 from fastvideo_core.loop.samplers import SAMPLERS, Sampler
+from fastvideo_core.parallel.threads import release_team
 from fastvideo_core.runtime.attention import AttentionBackend
 from fastvideo_core.runtime.failures import is_out_of_memory
 from fastvideo_core.runtime.hooks import InstanceHooks
@@ -149,6 +150,7 @@ def load_components(
             _LOG.info("%s", component.report)
             if on_read is not None:
                 on_read(component.report)
+    release_team()  # it has converted numbers, and steps run on another thread
     return components
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from fastvideo_core.errors import FastVideoError, WorkerLostError
+from fastvideo_core.parallel.threads import release_team
 
-__all__ = ["Done", "Work", "Worker"]
+__all__ = ["IDLE_S", "Done", "Work", "Worker"]
+
+IDLE_S = 0.02
+"""A worker that has had nothing to do for so long gives back the threads that shared its operations."""
 
 Work = Callable[[], Any]
 """What a worker does."""
@@ -45,12 +49,19 @@ class Worker:
         self.thread.join()
 
     def _loop(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (item := self._next()) is not None:
             work, done = item
             outcome = _outcome_of(work)
             del item, work
             self._notify(_Report(done, outcome))
             del done, outcome  # until the next one comes, nothing of this one may live on here
+
+    def _next(self) -> tuple[Work, Done] | None:
+        try:
+            return self._queue.get(timeout=IDLE_S)
+        except Empty:
+            release_team()
+            return self._queue.get()
 
 
 class _Report:

@@ -1,0 +1,1 @@
+"""How one operation is spread: over the cores of a CPU."""
