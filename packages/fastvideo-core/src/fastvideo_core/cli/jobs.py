@@ -118,8 +118,12 @@ def check_engine_options(card: ModelCard, *, device: str, precision: str | None)
         card.check_precision(precision)
 
 
-def find_card(name: str | None) -> ModelCard:
-    """Return the card that was asked for, or the default one.
+def find_card(name: str | None, *, default: str | None = None) -> ModelCard:
+    """Return the card that was asked for, or a default one.
+
+    Args:
+        name: Its name; None if nobody has named one.
+        default: The card then; None takes that of videos.
 
     Raises:
         UnknownCardError: There is no such card.
@@ -128,7 +132,7 @@ def find_card(name: str | None) -> ModelCard:
     """
     from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
 
-    return Catalog.installed().find(DEFAULT_CARD if name is None else name)
+    return Catalog.installed().find((default or DEFAULT_CARD) if name is None else name)
 
 
 def prepare_ask(

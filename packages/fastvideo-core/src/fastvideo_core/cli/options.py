@@ -31,13 +31,13 @@ _NUMBERS = {
 _TEXTS = {"negative_prompt": "what not to show", "sampler": "sampler of the denoising steps"}
 
 
-def add_engine_options(parser: Parser) -> None:
+def add_engine_options(parser: Parser, *, default_card: str = "wan-shapes") -> None:
     """Add the flags that decide which model runs, and how."""
     group = parser.add_argument_group("model")
     group.add_argument(
         "--card",
         metavar="ID|FOLDER|HUB_REPO",
-        help="installed card, checkpoint folder in diffusers layout, or hub repository (default: wan-shapes)",
+        help=f"installed card, checkpoint folder in diffusers layout, or hub repository (default: {default_card})",
     )
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:INDEX (default: auto)")
     group.add_argument("--precision", help="float32, bfloat16 or float16 (default: the card's)")

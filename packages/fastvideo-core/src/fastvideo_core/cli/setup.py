@@ -44,9 +44,12 @@ class Setup:
 
     deployment: Deployment | None = None
 
-    def find_card(self, name: str | None) -> ModelCard:
-        """Return the card that was asked for, or the config's, or the default one."""
-        return find_card(name) if self.deployment is None else self.deployment.find_card(name)
+    def find_card(self, name: str | None, *, default: str | None = None) -> ModelCard:
+        """Return the card that was asked for, or the config's, or the default one; see `jobs.find_card`."""
+        if self.deployment is None:
+            return find_card(name, default=default)
+        is_set = ("card",) in self.deployment.resolved.origins
+        return self.deployment.find_card(default if name is None and not is_set else name)
 
     def device(self, card: ModelCard, asked: str) -> str:
         """Return the device; `auto` leaves it to the config."""
