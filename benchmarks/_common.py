@@ -84,6 +84,15 @@ def ratio(times: Mapping[str, Sequence[float]], ours: str, theirs: str) -> float
     return statistics.median(times[ours]) / statistics.median(times[theirs])
 
 
+def paired_ratios(times: Mapping[str, Sequence[float]], ours: str, theirs: str) -> list[float]:
+    """Return the time of `ours` over that of `theirs` in each round.
+
+    What one round has in common, such as a machine that is slow for a while, drops out; the median of these is the
+    figure to give where rounds differ much.
+    """
+    return [one / other for one, other in zip(times[ours], times[theirs], strict=True)]
+
+
 def yardstick_us(num_repeats: int = 201) -> float:
     """Return the median time of `sum(i * i for i in range(1000))`, in microseconds."""
     return 1e6 * statistics.median(time_s(lambda: sum(i * i for i in range(1000))) for _ in range(num_repeats))

@@ -6,6 +6,7 @@
     gain_guided_24          the same with the card's own guidance: two forwards a step in the plain loop
     gain_over_fast_loop     the first one over a loop with the transformer's fast forward, which the engine uses too:
                             what is left is the batch and the shared prompt
+    gain_low, gain_high     quartiles of the first one over the rounds
     text_encodes_per_group  prompts that the text encoder encodes for a group
     capture_overhead        seconds of the group's denoise steps with records over those without, less 1
     sync_pause_ratio        seconds in which no request starts while new weights come in, a group of 24 half-way, over
@@ -13,7 +14,9 @@
     private_loops           loops in fastvideo_rl that take a model's predictions step by step
 
 wan-shapes at its default size, Euler's method or (for the records) the stochastic one, conditional branch alone; the
-result is latents, so that nothing is decoded. Cases run in turn in one process.
+result is latents, so that nothing is decoded. Cases run in turn in one process; the plain loops make a few samples a
+round, so that a round is short, and a gain is the median over rounds of the ratio within one: what slows a machine for a
+while slows both sides of it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from typing import Any
 
 import torch
 
-from _common import Case, interleaved, make_parser, positive, ratio, report
+from _common import Case, interleaved, make_parser, paired_ratios, positive, report
 from _shapes import prompts
 from fastvideo_core.extend.extensions import Extensions
 from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler
@@ -42,6 +45,9 @@ from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_rl.program import TrainingProgram
 from fastvideo_rl.rollout.roller import GroupPlan, Roller
 from fastvideo_rl.sync import WeightSyncPlan, sync_weights
+
+NUM_PLAIN = 6
+"""Samples that a plain loop makes a round; what one takes does not depend on how many there are."""
 
 CALLS = {"advance", "predict", "step"}
 """Calls that take a model's prediction a step further."""
@@ -119,7 +125,7 @@ class Bench:
 
     @torch.no_grad()
     def plain(self, *, is_exact: bool = True, is_guided: bool = False) -> None:
-        """Make the group's samples with a loop over the bare model, one after the other."""
+        """Make the first of the group's samples with a loop over the bare model, one after the other."""
         plan, instance = self.plan("flow_euler"), self.engine.instance
         defaults = self.engine.card.task(self.roller.program.task).defaults()
         vae, length = instance.config("vae"), int(self.engine.card.loops["text_encode"].options["text_length"])
@@ -129,7 +135,7 @@ class Bench:
         spec = ScheduleSpec(self.num_steps, shift=float(defaults["flow_shift"]))  # type: ignore[arg-type]
         schedule = sampler.make_schedule(spec)
         encoder, transformer = instance.component("text_encoder"), instance.component("transformer")
-        for seed in plan.seeds:
+        for seed in plan.seeds[:NUM_PLAIN]:
             contexts = []
             for text in (plan.prompt, "")[: 1 + is_guided]:
                 ids = torch.tensor([instance.component("tokenizer").encode(text)])
@@ -144,6 +150,33 @@ class Bench:
                 for other in others:
                     velocity = other + self.guidance_scale * (velocity - other)
                 sample, _ = sampler.step(schedule, sampler.init_state(schedule), velocity, sample, index)
+
+    def gains(self, num_rounds: int) -> dict[str, float]:
+        """Return samples a second of groups over those of plain loops."""
+        cases: dict[str, Case] = {
+            "engine": self.group,
+            "plain": self.plain,
+            "fast": partial(self.plain, is_exact=False),
+            "guided": partial(self.group, is_guided=True),
+            "plain_guided": partial(self.plain, is_guided=True),
+        }
+        times = interleaved(cases, num_rounds=num_rounds)
+        samples = self.group_size / min(self.group_size, NUM_PLAIN)
+        gains = {
+            name: [samples * one for one in paired_ratios(times, theirs, ours)]
+            for name, theirs, ours in (
+                ("rollout_gain_24", "plain", "engine"),
+                ("gain_guided_24", "plain_guided", "guided"),
+                ("gain_over_fast_loop", "fast", "engine"),
+            )
+        }
+        low, _, high = statistics.quantiles(gains["rollout_gain_24"] * 2, n=4)
+        return {
+            **{name: statistics.median(found) for name, found in gains.items()},
+            "gain_low": low,
+            "gain_high": high,
+            "samples_per_s": self.group_size / statistics.median(times["engine"]),
+        }
 
     def capture_overhead(self, num_rounds: int) -> float:
         """Return by how much records lengthen the denoise steps of a group, median over rounds."""
@@ -197,7 +230,7 @@ def private_loops() -> list[str]:
 
 def main() -> None:
     """Measure, and print the figures."""
-    parser = make_parser("Rollouts on the serving engine against a plain loop.", num_rounds=3)
+    parser = make_parser("Rollouts on the serving engine against a plain loop.", num_rounds=9)
     parser.add_argument("--group", type=positive, default=24, help="samples of a group (default: %(default)s)")
     parser.add_argument("--steps", type=positive, default=8, help="denoising steps (default: %(default)s)")
     args = parser.parse_args()
@@ -205,23 +238,12 @@ def main() -> None:
     extensions = Extensions.load({"sampler.sde": {}}, strict=True)
     with Engine.open("wan-shapes", extensions=extensions, options=RuntimeOptions(scheduler=config)) as engine:
         bench = Bench(engine, group_size=args.group, num_steps=args.steps)
-        cases: dict[str, Case] = {
-            "engine": bench.group,
-            "plain": bench.plain,
-            "fast": partial(bench.plain, is_exact=False),
-            "guided": partial(bench.group, is_guided=True),
-            "plain_guided": partial(bench.plain, is_guided=True),
-        }
-        times = interleaved(cases, num_rounds=args.rounds)
         figures = {
-            "rollout_gain_24": ratio(times, "plain", "engine"),
-            "gain_guided_24": ratio(times, "plain_guided", "guided"),
-            "gain_over_fast_loop": ratio(times, "fast", "engine"),
+            **bench.gains(args.rounds),
             "text_encodes_per_group": bench.text_encodes(),
             "capture_overhead": bench.capture_overhead(args.rounds),
             "sync_pause_ratio": bench.sync_pause_ratio(args.rounds),
             "private_loops": len(private_loops()),
-            "samples_per_s": args.group / statistics.median(times["engine"]),
         }
     report(figures, as_json=args.json)
 

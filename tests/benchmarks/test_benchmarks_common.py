@@ -39,6 +39,11 @@ def test_ratio_is_of_medians():
     assert _common.ratio(times, "ours", "theirs") == 0.5
 
 
+def test_paired_ratios_are_of_rounds():
+    times = {"ours": [1.0, 2.0, 90.0], "theirs": [4.0, 4.0, 180.0]}
+    assert _common.paired_ratios(times, "ours", "theirs") == [0.25, 0.5, 0.5]
+
+
 def test_yardstick_is_in_microseconds():
     assert 1 < _common.yardstick_us(11) < 10_000
 

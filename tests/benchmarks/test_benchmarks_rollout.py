@@ -14,6 +14,7 @@ def test_it_prints_its_figures(monkeypatch, capsys):
     rollout.main()
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["rollout_gain_24"] > 0
+    assert figures["gain_low"] <= figures["rollout_gain_24"] <= figures["gain_high"]
     assert figures["sync_pause_ratio"] > 0
     assert figures["capture_overhead"] > -1
     assert figures["text_encodes_per_group"] == 1

@@ -10,6 +10,7 @@ from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_rl.program import TrainingProgram
 from fastvideo_rl.rollout.roller import Roller
+from fastvideo_rl.train.config import TrainConfig
 from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
 
 SIZE = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 4, "guidance_scale": 1.0}
@@ -52,3 +53,37 @@ def engine(card, extensions):
 @pytest.fixture(scope="module")
 def roller(engine):
     return Roller(engine, TrainingProgram.of(engine.card))
+
+
+@pytest.fixture
+def config(folder, tmp_path):
+    """Return a function that makes a config of a small run."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a red circle\n\na blue square moving left\na green triangle at rest\n")
+
+    def make(method="flow_grpo", options=None, output="run", *, checked=True, **more):
+        base = {
+            "card": str(folder),
+            "output": str(tmp_path / output),
+            "method": {"name": method, "options": options or {}},
+            "prompts": str(prompts),
+            "rollout": {"group_size": 3, "num_groups": 2, "parameters": {**SIZE, "num_inference_steps": 3}},
+            "rewards": [{"name": "shapes-centre"}],
+            "optimizer": {"learning_rate": 1e-3, "micro_batch": 4, "max_grad_norm": 10.0},
+            "result": {"model_id": "small-trained"},
+            "num_steps": 2,
+            "device": "cpu",
+        }
+        return TrainConfig.model_validate({**base, **more}) if checked else {**base, **more}
+
+    return make
+
+
+@pytest.fixture
+def varied_rewards(monkeypatch):
+    """Let the reward tell the samples of a model that makes nothing recognizable apart: by their brightness."""
+
+    def score(self, samples):
+        return [float(sample.frames_FYX3.mean()) / 255 for sample in samples]
+
+    monkeypatch.setattr("fastvideo_wan.shapes.reward.CentreReward.score", score)

@@ -41,6 +41,7 @@ def run_file(tmp_path):
             "parameters": {"num_frames": 13, "height": 48, "width": 48, "num_inference_steps": 2},
         },
         "rewards": [{"name": "shapes"}, {"name": "shapes-centre", "weight": 0.5}],
+        "evaluation": {"bars": {"shapes": {"max_loss": 0.5}}},
         "result": {"model_id": "trained"},
         "num_steps": 1,
     }
@@ -70,9 +71,12 @@ def test_train_resume_eval_and_compare(run_file, tmp_path, capsys, monkeypatch):
     capsys.readouterr()
 
     assert main(["rl", "eval", "--config", str(run_file), "--num-samples", "2", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
-    assert scores["card"] == "trained"
-    assert scores["reward"] == pytest.approx(scores["shapes"] + 0.5 * scores["shapes-centre"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["card"], found["beside"], found["num_samples"]) == ("trained", "wan-shapes", 2)
+    for card_id in ("trained", "wan-shapes"):
+        means = {name: row[card_id] for name, row in found["rewards"].items()}
+        assert means["reward"] == pytest.approx(means["shapes"] + 0.5 * means["shapes-centre"])
+    assert found["rewards"]["shapes"]["is_met"] is not None and found["rewards"]["reward"]["is_met"] is None
 
     sheet = tmp_path / "pair.png"
     arguments = ["wan-shapes", card, "--config", str(run_file), "--num-samples", "2", "-o", str(sheet)]

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from fastvideo_core.loop.behavior import StepBehavior
 from fastvideo_core.loop.samplers import ScheduleSpec
 from fastvideo_rl.methods.base import MethodContext, advantages
 from fastvideo_rl.methods.dmd2 import DMD2, DMD2Item, DMD2Options, matching_gradient
@@ -100,6 +101,10 @@ def test_nft_is_its_formula():
         distance += float(((v - ref) ** 2).mean()) / 3
     assert loss.value.item() == pytest.approx(5 * total + 1e-4 * distance, rel=1e-6)
     assert loss.metrics["deviation"] == pytest.approx(distance, rel=1e-6)
+    roles.asked.clear()
+    free = DiffusionNFT(NFTOptions(beta=0.2, reference_weight=0)).loss(items, context(roles))
+    assert free.value.item() == pytest.approx(5 * total, rel=1e-6)
+    assert {role for role, *_ in roles.asked} == {"student", "old"}
 
 
 def test_nft_pulls_towards_good_samples_and_away_from_bad_ones():
@@ -188,7 +193,7 @@ def test_windows_move_as_they_are_told():
     drawn = MixGRPO(MixGRPOOptions(order="random", num_starts=4))
     assert [drawn.first_of(step, 1) for step in range(20)] == [drawn.first_of(step + 1, 0) for step in range(20)]
     assert {drawn.first_of(step, 0) for step in range(50)} == {0, 1, 2, 3}
-    assert moving.rollout_parameters(10, 0) == {
+    assert moving.rollout_parameters(10, 0, {}) == {
         "sampler": "sde", "sde_noise_level": 0.7, "sde_first_step": 2, "sde_num_steps": 3,
     }  # fmt: skip
 
@@ -259,7 +264,10 @@ def test_the_matching_gradient_is_its_formula(normalizer):
 
 def distil_items():
     x = randoms(2)
-    return [DMD2Item("p", one, 0.75, 750.0, "own", level) for one, level in zip(x, (0.4, 0.6), strict=True)]
+    made = [one - 0.75 * (0.3 * one + 0.2 * 0.75 + 0.1) for one in x]
+    return [
+        DMD2Item("p", x0, one, 0.75, 750.0, "own", level) for x0, one, level in zip(made, x, (0.4, 0.6), strict=True)
+    ]
 
 
 def test_the_students_gradient_is_the_difference_of_the_scores():
@@ -279,12 +287,12 @@ def test_the_students_gradient_is_the_difference_of_the_scores():
         want += torch.stack([(direction * slope).mean() for slope in slopes]) / 2
     torch.testing.assert_close(gradient, want, rtol=1e-6, atol=1e-9)
     asked = {(role, scale, inputs) for role, _, scale, inputs in roles.asked}
-    assert asked == {("student", None, "own"), ("critic", None, "own"), ("teacher", 3.0, "teachers")}
+    assert asked == {("student", None, "own"), ("critic", None, "teachers"), ("teacher", 3.0, "teachers")}
 
 
 def test_the_critic_learns_the_flow_of_the_students_samples():
     roles, items = Linear(student=[0.3, 0.2, 0.1], critic=[0.1, 0.0, 0.2]), distil_items()
-    loss = DMD2(DMD2Options()).loss(items, context(roles, step=0))
+    loss = DMD2(DMD2Options()).loss(items, context(roles, step=0, teacher_inputs={"p": "teachers"}))
     want = 0.0
     for item, noise in zip(items, noises(2), strict=True):
         x0 = item.sample_1CTHW - 0.75 * (0.3 * item.sample_1CTHW + 0.2 * 0.75 + 0.1)
@@ -292,7 +300,26 @@ def test_the_critic_learns_the_flow_of_the_students_samples():
         want += float(((0.1 * noisy + 0.2 - (noise - x0)) ** 2).mean()) / 2
     assert loss.value.item() == pytest.approx(want, rel=1e-6)
     loss.value.backward()
-    assert roles.weights["student"].grad is None
+    assert {role for role, *_ in roles.asked} == {"critic"}, "the student's prediction was recorded"
+
+
+def test_all_steps_of_a_rollout_can_be_trained_on():
+    class Schedule:
+        sigma_values, timestep_values = (1.0, 0.9, 0.6, 0.0), (1000.0, 900.0, 600.0)
+
+    steps = tuple(
+        StepBehavior(index, "t", ("cond",), 1.0, *randoms(3, seed=index), None, "v") for index in range(3)
+    )  # fmt: skip
+    groups = [group([0.0, 0.0], Schedule(), steps)]
+    every = DMD2(DMD2Options(steps_per_sample=None, shift=1.0)).items(groups, context(None))
+    assert sorted(item.timestep for item in every) == [600.0, 600.0, 900.0, 900.0, 1000.0, 1000.0]
+    for item in every:
+        (step,) = [one for one in steps if one.sample_1CTHW is item.sample_1CTHW]
+        torch.testing.assert_close(item.x0_1CTHW, step.sample_1CTHW - item.sigma * step.prediction_1CTHW)
+    assert len({item.level for item in every}) == 6
+    drawn = [DMD2(DMD2Options()).items(groups, context(None, seed=seed)) for seed in range(20)]
+    assert all(len(items) == 2 and items[0].timestep == items[1].timestep for items in drawn)
+    assert {items[0].timestep for items in drawn} == {1000.0, 900.0, 600.0}
 
 
 def test_student_and_critic_take_turns():

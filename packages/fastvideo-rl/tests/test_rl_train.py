@@ -14,50 +14,17 @@ from fastvideo_core.errors import ConfigError, FastVideoError, LoopMismatchError
 from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_rl.errors import DivergedError, NoGroupsError
-from fastvideo_rl.evaluation import compare, evaluate, find_result, ship_run
+from fastvideo_rl.evaluation import ship_run
 from fastvideo_rl.options import read_model
 from fastvideo_rl.train.assemble import make_plan
 from fastvideo_rl.train.config import TrainConfig, read_config
 from fastvideo_rl.train.trainer import Trainer
 
-REWARD = [{"name": "shapes-centre"}]
+pytestmark = pytest.mark.usefixtures("varied_rewards")
+
 SDE = {"num_frames": 5, "height": 32, "width": 32, "num_inference_steps": 3, "guidance_scale": 1.0}
 FEW = {"name": "fastvideo_wan.cards.few_step:few_step_card", "options": {"steps": [1000, 500]}}
 SMALL = {"num_frames": 5, "height": 32, "width": 32}
-
-
-@pytest.fixture
-def config(folder, tmp_path):
-    """Return a function that makes a config of a small run."""
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a red circle\n\na blue square moving left\na green triangle at rest\n")
-
-    def make(method="flow_grpo", options=None, output="run", *, checked=True, **more):
-        base = {
-            "card": str(folder),
-            "output": str(tmp_path / output),
-            "method": {"name": method, "options": options or {}},
-            "prompts": str(prompts),
-            "rollout": {"group_size": 3, "num_groups": 2, "parameters": SDE},
-            "rewards": REWARD,
-            "optimizer": {"learning_rate": 1e-3, "micro_batch": 4, "max_grad_norm": 10.0},
-            "result": {"model_id": "small-trained"},
-            "num_steps": 2,
-            "device": "cpu",
-        }
-        return TrainConfig.model_validate({**base, **more}) if checked else {**base, **more}
-
-    return make
-
-
-@pytest.fixture(autouse=True)
-def varied_rewards(monkeypatch):
-    """Let the reward tell the samples of a model that makes nothing recognizable apart: by their brightness."""
-
-    def score(self, samples):
-        return [float(sample.frames_FYX3.mean()) / 255 for sample in samples]
-
-    monkeypatch.setattr("fastvideo_wan.shapes.reward.CentreReward.score", score)
 
 
 def train(config, **more):
@@ -384,21 +351,11 @@ def test_a_run_leaves_numbers_pictures_and_events(config):
     assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
-def test_cards_are_scored_alone_and_side_by_side(config, tmp_path):
-    chosen = config(num_steps=1)
-    plan = make_plan(chosen)
-    assert find_result(plan) == chosen.card
-    with Trainer(plan) as trainer:
-        trainer.run()
-        folder = ship_run(trainer)
-    assert find_result(plan) == str(folder)
-    scores = evaluate(plan, str(folder), 4, sheet=tmp_path / "sheet.png")
-    assert scores.means["reward"] == pytest.approx(np.mean(scores.rows["reward"]))
-    assert (tmp_path / "sheet.png").is_file()
-    one, other, better = compare(plan, [chosen.card, str(folder)], 4)
-    assert one.card != other.card
-    assert other.rows == scores.rows
-    assert better["reward"] == np.mean(np.array(other.rows["reward"]) > np.array(one.rows["reward"]))
+def test_a_reward_of_another_shape_is_refused_before_any_sample_is_made(config, monkeypatch):
+    monkeypatch.setattr("fastvideo_wan.shapes.reward.CentreReward.score", lambda self, samples: np.zeros((2, 1)))
+    monkeypatch.setattr(Engine, "submit_prepared", None)
+    with pytest.raises(ConfigError, match=r"rewards='shapes-centre': .*shape \(2, 1\)"):
+        Trainer(make_plan(config()))
 
 
 CONFIG = """\

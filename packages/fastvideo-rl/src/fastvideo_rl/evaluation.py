@@ -20,13 +20,23 @@ from fastvideo_rl.rewards.scorer import Scorer
 from fastvideo_rl.rollout.records import BehaviorRecord, Group
 from fastvideo_rl.ship import ship_card
 from fastvideo_rl.train.assemble import Plan, open_engine
+from fastvideo_rl.train.config import BarConfig
 from fastvideo_rl.train.sheets import make_sheet, write_sheet
 from fastvideo_rl.train.trainer import make_clips
 
 if TYPE_CHECKING:
     from fastvideo_rl.train.trainer import Trainer
 
-__all__ = ["Scores", "compare", "evaluate", "find_result", "ship_run"]
+__all__ = [
+    "Difference",
+    "Scores",
+    "compare",
+    "differences",
+    "evaluate",
+    "find_baseline",
+    "find_result",
+    "ship_run",
+]
 
 NUM_FIGURES = 16
 """Samples behind the figures in a shipped card."""
@@ -50,9 +60,14 @@ class Scores:
     rows: dict[str, list[float]]
     clips_FYX3: list[npt.NDArray[np.uint8]]
 
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are."""
+        return len(self.clips_FYX3)
+
 
 def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = None) -> Scores:
-    """Score what a card makes of a run's prompts, with the seeds 0, 1, and so on.
+    """Score what a card makes of the prompts that a run is judged on, with the seeds 0, 1, and so on.
 
     Args:
         plan: The run: its prompts, request parameters and rewards.
@@ -65,7 +80,6 @@ def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = No
         FastVideoError: A sample could not be made, or a reward failed.
     """
     _check(plan)
-    assert plan.prompts is not None
     prompts = _prompts(plan, num_samples)
     with open_engine(plan, Catalog.installed().find(card), most=num_samples) as engine:
         name = engine.card.model_id
@@ -76,6 +90,72 @@ def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = No
     if sheet is not None:
         write_sheet(sheet, make_sheet(clips), prompts)
     return scores
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One reward of two cards on the same prompts and seeds.
+
+    Attributes:
+        name: The reward.
+        before: Mean of the card that the run is measured against.
+        after: Mean of the other one.
+        error: Standard error of the difference, sample by sample.
+        gained: Share of what was missing to the reward's maximum that was gained; None where nothing was, or where
+            there is no maximum.
+        bar: What the config asks for; "" for nothing.
+        is_met: Whether it is met; None where nothing is asked for.
+    """
+
+    name: str
+    before: float
+    after: float
+    error: float
+    gained: float | None
+    bar: str
+    is_met: bool | None
+
+
+def differences(plan: Plan, before: Scores, after: Scores) -> list[Difference]:
+    """Return what became of each reward, and whether it is what the config asks for.
+
+    Args:
+        plan: The run.
+        before: Scores of the card that it is measured against.
+        after: Scores of its result, of the same prompts and seeds.
+    """
+    names = {choice.label: choice.name for choice in plan.judged_by}
+    found = []
+    for name, mean in after.means.items():
+        rows = np.array(after.rows[name]) - np.array(before.rows[name])
+        maximum = plan.extensions.rewards[names[name]].maximum if name in names else None
+        missing = None if maximum is None else maximum - before.means[name]
+        gained = None if not missing or missing <= 0 else (mean - before.means[name]) / missing
+        bar = plan.config.evaluation.bars.get(name, BarConfig())
+        found.append(
+            Difference(
+                name, before.means[name], mean, float(np.std(rows) / math.sqrt(len(rows))), gained,
+                *_verdict(bar, before.means[name] - mean, gained),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _verdict(bar: BarConfig, loss: float, gained: float | None) -> tuple[str, bool | None]:
+    """Return a bar in words, and whether it is met; what had nothing missing has gained all of it."""
+    words, met = [], []
+    if bar.max_loss is not None:
+        words.append(f"not lower by more than {bar.max_loss:g}")
+        met.append(loss <= bar.max_loss + 1e-9)
+    if bar.min_gain is not None:
+        words.append(f"gains {bar.min_gain:.0%} of what is missing")
+        met.append(gained is None or gained >= bar.min_gain)
+    return ", ".join(words), all(met) if met else None
+
+
+def find_baseline(plan: Plan) -> str:
+    """Return the card that a run is measured against: its teacher, or the one that it begins with."""
+    return (plan.config.teacher or plan.config.card) if plan.has_teacher else plan.config.card
 
 
 def compare(
@@ -124,7 +204,7 @@ def ship_run(trainer: Trainer) -> Path:
 
     if trainer.processes.is_first:
         ship({})
-        if plan.config.rewards and plan.prompts is not None:
+        if plan.judged_by and plan.judged_prompts is not None:
             scores = evaluate(plan, str(folder), NUM_FIGURES)
             ship({**{name: round(mean, 6) for name, mean in scores.means.items()}, "num_samples": NUM_FIGURES})
     trainer.processes.wait()
@@ -136,15 +216,15 @@ def _result_folder(plan: Plan) -> Path:
 
 
 def _check(plan: Plan) -> None:
-    if not plan.config.rewards:
+    if not plan.judged_by:
         raise ConfigError("there is nothing to score by", field="rewards", value=[], allowed="at least one")
-    if plan.prompts is None:
+    if plan.judged_prompts is None:
         raise ConfigError("there is nothing to make samples of", field="prompts", value=None, allowed="a text file")
 
 
 def _prompts(plan: Plan, count: int) -> list[str]:
-    assert plan.prompts is not None
-    known = plan.prompts.prompts
+    assert plan.judged_prompts is not None
+    known = plan.judged_prompts.prompts
     return [known[index % len(known)] for index in range(count)]
 
 
@@ -155,7 +235,7 @@ def _score(plan: Plan, card: str, prompts: Sequence[str], clips: list[npt.NDArra
         Group(prompt, [BehaviorRecord(prompt, seed, {}, {}, nothing, (), nothing, "", nothing, clip, fps)])
         for seed, (prompt, clip) in enumerate(zip(prompts, clips, strict=True))
     ]
-    with Scorer(plan.config.rewards, plan.extensions) as scorer:
+    with Scorer(plan.judged_by, plan.extensions) as scorer:
         for group in groups:
             scorer.submit(group)
         scorer.settle()

@@ -57,4 +57,11 @@ def training_methods() -> Sequence[MethodSpec]:
             options=f"{_HERE}.dmd2:DMD2Options",
             roles=("student", "critic", "teacher"),
         ),
+        MethodSpec(
+            name="self_forcing",
+            implementation=f"{_HERE}.self_forcing:SelfForcing",
+            summary="distillation over whole rollouts of streams by matching distributions",
+            options=f"{_HERE}.dmd2:DMD2Options",
+            roles=("student", "critic", "teacher"),
+        ),
     ]

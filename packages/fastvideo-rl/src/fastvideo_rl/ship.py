@@ -101,7 +101,7 @@ def make_card(
     config, card = plan.config, plan.card
     recipe = RecipeSpec(
         method=plan.spec.name,
-        parents=(plan.teacher.model_id,),
+        parents=tuple(dict.fromkeys((plan.parent.model_id, plan.teacher.model_id))),
         data_contract=_data(plan),
         assumes_loop=plan.program.generator.loop,
         assumes_precision=card.recipe.assumes_precision,

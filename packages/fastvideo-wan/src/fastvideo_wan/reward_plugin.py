@@ -19,6 +19,7 @@ def rewards() -> Sequence[RewardSpec]:
             name="shapes",
             implementation=f"{_HERE}:PromptReward",
             summary="share of colour, shape and direction that are as the prompt says, by image processing",
+            options=f"{_HERE}:PromptOptions",
         ),
         RewardSpec(
             name="shapes-speed",

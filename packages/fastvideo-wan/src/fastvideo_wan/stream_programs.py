@@ -11,10 +11,16 @@ _TEXT_EDGE = TensorEdge(node="text", output="embeds")
 _VIDEO = ArtifactNode(
     node_id="video", modality="video", source=TensorEdge(node="rollout", output="frames"), parameters=("fps",)
 )
+_LATENTS = ArtifactNode(node_id="latents", modality="latents", source=TensorEdge(node="rollout", output="latents"))
 
 TEXT_TO_STREAM = InlineProgram(
     program_id="wan.text_to_stream",
-    nodes=(_TEXT, ModelLoopNode(node_id="rollout", loop="chunk_rollout", inputs={"text": _TEXT_EDGE}), _VIDEO),
+    nodes=(
+        _TEXT,
+        ModelLoopNode(node_id="rollout", loop="chunk_rollout", inputs={"text": _TEXT_EDGE}),
+        _VIDEO,
+        _LATENTS,
+    ),
 )
 
 
@@ -25,7 +31,7 @@ def _after_clip(program_id: str, name: str) -> InlineProgram:
     rollout = ModelLoopNode(
         node_id="rollout", loop="chunk_rollout", inputs={"text": _TEXT_EDGE, "video_latents": latents}
     )
-    return InlineProgram(program_id=program_id, nodes=(_TEXT, clip, rollout, _VIDEO))
+    return InlineProgram(program_id=program_id, nodes=(_TEXT, clip, rollout, _VIDEO, _LATENTS))
 
 
 IMAGE_TO_STREAM = _after_clip("wan.image_to_stream", "image")

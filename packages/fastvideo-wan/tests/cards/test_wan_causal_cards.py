@@ -99,6 +99,8 @@ def test_a_folder_says_what_it_is(folder):
     assert (options["window_frames"], options["sink_frames"], options["has_reread"]) == (9, 3, True)
     change(folder, local_attn_size=-1, sink_size=0)
     assert list(card_problems(Catalog.installed().read_folder(folder))) == []
+    change(folder, num_frames_per_block=2, local_attn_size=4)
+    assert Catalog.installed().read_folder(folder).task("text_to_video").defaults()["num_frames"] == 85
 
 
 def test_a_folder_that_makes_no_sense_is_refused(folder):

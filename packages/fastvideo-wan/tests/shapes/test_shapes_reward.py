@@ -11,7 +11,14 @@ from fastvideo_core.extend.extensions import Extensions
 from fastvideo_wan.shapes.captions import draw_caption
 from fastvideo_wan.shapes.judge import judge_clip
 from fastvideo_wan.shapes.render import render_clip, to_uint8_frames
-from fastvideo_wan.shapes.reward import CentreReward, PromptReward, SpeedOptions, SpeedReward, read_prompt
+from fastvideo_wan.shapes.reward import (
+    CentreReward,
+    PromptOptions,
+    PromptReward,
+    SpeedOptions,
+    SpeedReward,
+    read_prompt,
+)
 from fastvideo_wan.shapes.scenes import Scene, SceneRanges, draw_scene
 
 
@@ -39,7 +46,7 @@ def test_what_captions_ask_for_is_read_from_their_words():
 
 
 def test_following_the_prompt_is_a_share_of_what_it_says():
-    frames, reward = clip(scene()), PromptReward(None)
+    frames, reward = clip(scene()), PromptReward(PromptOptions())
     prompts = [
         "a red circle moving right",
         "a blue circle moving right",

@@ -51,6 +51,7 @@ class LoopRequest:
         is_exact: Whether the reference's order of operations is asked for.
         is_session: Whether it makes a session's stream; see `fastvideo_core.loop.chunks`.
         has_previews: Whether pictures are wanted while it runs; see `fastvideo_core.loop.previews`.
+        wanted: Which of the loop's outputs other nodes take, so that it need not make the rest; None for all.
     """
 
     request_id: str
@@ -63,6 +64,11 @@ class LoopRequest:
     is_exact: bool = False
     is_session: bool = False
     has_previews: bool = False
+    wanted: frozenset[str] | None = None
+
+    def wants(self, output: str) -> bool:
+        """Return whether an output is to be made."""
+        return self.wanted is None or output in self.wanted
 
 
 class ModelView(Protocol):
@@ -180,6 +186,7 @@ class LoopEstimate:
         cache_blocks: Most blocks of each cache.
         chunk_blocks: Blocks of each cache that one more chunk of a stream's past takes, where it is kept.
         behavior_bytes: Bytes that it keeps on top, to the request's end, of a rollout.
+        behavior_blocks: Blocks of each cache that it keeps on top, to its own end, of a rollout.
         branches: What its guidance branches are like; None for a loop that lets no interceptor in.
     """
 
@@ -190,6 +197,7 @@ class LoopEstimate:
     cache_blocks: Mapping[str, int] = field(default_factory=dict)
     chunk_blocks: Mapping[str, int] = field(default_factory=dict)
     behavior_bytes: int = 0
+    behavior_blocks: Mapping[str, int] = field(default_factory=dict)
     branches: BranchEstimate | None = None
 
 

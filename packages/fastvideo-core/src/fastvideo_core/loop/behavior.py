@@ -18,7 +18,10 @@ from fastvideo_core.loop.samplers import Schedule
 if TYPE_CHECKING:
     from fastvideo_core.card import LoopSpec
 
-__all__ = ["LoopBehavior", "Predict", "PredictQuery", "StepBehavior", "behavior_bytes"]
+__all__ = ["LoopBehavior", "Past", "Predict", "PredictQuery", "StepBehavior", "behavior_bytes"]
+
+Past = dict[str, tuple[tuple[torch.Tensor, torch.Tensor], ...]]
+"""What a chunk of a sample attends to besides itself: keys and values of earlier chunks, oldest first, by branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class StepBehavior:
     """One step as it happened: references to the very tensors of the step, no copies.
 
     Attributes:
-        step_index: The sampler's step.
+        step_index: The sampler's step; of a sample that is made chunk by chunk, the step within its chunk.
         component: What predicted.
         branches: Branches of guidance that ran.
         guidance_scale: Their weight.
@@ -36,6 +39,8 @@ class StepBehavior:
         log_prob: Logarithm of the density of that transition, as the sampler counts it; None for a step that draws
             nothing.
         weights_version: The weights that made it.
+        chunk: Number of the chunk, of a sample that is made chunk by chunk.
+        past: What the chunk attended to besides itself; None where there are no chunks.
     """
 
     step_index: int
@@ -47,6 +52,8 @@ class StepBehavior:
     next_1CTHW: torch.Tensor
     log_prob: float | None
     weights_version: str
+    chunk: int = 0
+    past: Past | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class PredictQuery:
         inputs: What other loops handed the loop, by port, as `LoopRequest.inputs` has it.
         guidance_scale: Weight of the guided branches; None predicts the conditional branch alone.
         step_index: Where in a schedule it is, for guidance and routing that care.
+        chunk: Number of the chunk, of a sample that is made chunk by chunk.
+        past: What the chunk attends to besides itself, as a rollout recorded it; no gradients flow to it.
     """
 
     sample_1CTHW: torch.Tensor
@@ -79,6 +88,8 @@ class PredictQuery:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     guidance_scale: float | None = None
     step_index: int = 0
+    chunk: int = 0
+    past: Past | None = None
 
 
 class Predict(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastvideo_core.card import resolve_ref
 from fastvideo_core.loop.base import LoopEstimate, LoopEstimator, ModelView
@@ -86,6 +86,9 @@ def estimate_request(
     loops = {
         node.node_id: estimate_node(node, prepared, view) for node in prepared.nodes if isinstance(node, ModelLoopNode)
     }
+    is_rollout = prepared.request.outputs.capture_behavior
+    if is_rollout:
+        loops = {node_id: _as_rollout(loop) for node_id, loop in loops.items()}
     depths = _depths(prepared)
     resident: dict[int, int] = {}
     blocks: Counter[str] = Counter()
@@ -96,7 +99,6 @@ def estimate_request(
         resident[depths[node_id]] = resident.get(depths[node_id], 0) + own
         blocks.update(loop.cache_blocks)
         chunk_blocks.update(loop.chunk_blocks)
-    is_rollout = prepared.request.outputs.capture_behavior
     kept = sum(loop.result_bytes + is_rollout * loop.behavior_bytes for loop in loops.values())
     nodes = {name: _node(loop, pricing, hooks[name]) for name, loop in loops.items()}
     return RequestEstimate(
@@ -126,6 +128,11 @@ def plugin_bytes(loop: LoopEstimate, hooks: RunHooks | None) -> int:
     sizes = {"step": one.prediction_bytes, "block": one.stream_bytes}
     kept = sum(number * sizes[level] for level, number in hooks.num_kept.items())
     return math.ceil(one.num_branches * (one.num_components + 1) * kept)
+
+
+def _as_rollout(loop: LoopEstimate) -> LoopEstimate:
+    """Return what a loop needs of caches where its steps are recorded."""
+    return replace(loop, cache_blocks=Counter(loop.cache_blocks) + Counter(loop.behavior_blocks))
 
 
 def _node(loop: LoopEstimate, pricing: Pricing, hooks: RunHooks | None) -> NodeEstimate:

@@ -453,7 +453,13 @@ class RequestRun:
             is_exact=request.exact,
             is_session=self.outside is not None,
             has_previews=request.outputs.previews,
+            wanted=self._taken(node),
         )
+
+    def _taken(self, node: ModelLoopNode) -> frozenset[str]:
+        """Return which of a loop's outputs other nodes of the request take."""
+        edges = [edge for one in self.prepared.nodes for edge in one.tensor_edges()]
+        return frozenset(edge.output for edge in edges if edge.node == node.node_id)
 
 
 def _sources(node: Node) -> list[str]:

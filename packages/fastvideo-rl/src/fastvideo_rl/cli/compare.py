@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     parser.add_argument("cards", nargs=2, metavar="CARD", help="id of a card, or a folder")
     add_config_option(parser)
-    parser.add_argument("--num-samples", type=count, default=32, metavar="N", help="how many (default: 32)")
+    parser.add_argument("--num-samples", type=count, metavar="N", help="how many (default: the config's)")
     parser.add_argument("-o", "--output", metavar="FILE", help=".png with the samples of both")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -34,12 +34,12 @@ def run(args: Namespace, shell: Shell) -> int:
     from fastvideo_rl.train.assemble import make_plan
 
     plan = make_plan(read_run(args))
-    one, other, better = compare(
-        plan, args.cards, args.num_samples, sheet=None if args.output is None else Path(args.output)
-    )
+    num_samples = args.num_samples or plan.config.evaluation.num_samples
+    sheet = None if args.output is None else Path(args.output)
+    one, other, better = compare(plan, args.cards, num_samples, sheet=sheet)
     if args.json:
         found = {name: {one.card: one.means[name], other.card: other.means[name]} for name in one.means}
-        shell.say(json.dumps({"num_samples": args.num_samples, "second_is_better": better, **found}, indent=2))
+        shell.say(json.dumps({"num_samples": num_samples, "second_is_better": better, **found}, indent=2))
         return 0
     rows = [
         (name, f"{mean:.4f}", f"{other.means[name]:.4f}", f"{other.means[name] - mean:+.4f}", f"{better[name]:.0%}")

@@ -112,10 +112,10 @@ def check_behavior(
     samplers = samplers_of(roller.engine.instance)
     errors, ratios = [], []
     for record in group.records:
-        sampler = get_sampler(record.schedule.sampler, samplers)
         for step, predicted in zip(record.steps, _predictions(roles, role, record), strict=True):
             errors.append(compare_tensors(predicted, step.prediction_1CTHW).max_relative)
             if step.log_prob is not None:
+                sampler = get_sampler(record.schedule.sampler, samplers)
                 ratios.append(_ratio_deviation(sampler, record, step, predicted))
     return BehaviorReport(is_served, len(errors), len(ratios), max(errors, default=math.inf), max(ratios, default=0.0))
 
@@ -139,17 +139,7 @@ def _without_seed(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _predictions(roles: Roles, role: str, record: BehaviorRecord) -> list[Tensor]:
     """Return the train forward's prediction at every step of a record, each (1, C, T, H, W)."""
     context = MethodContext(roles, 0, 1, 0, torch.Generator())
-    queries = [
-        context.query(
-            step.sample_1CTHW,
-            record.schedule.sigma_values[step.step_index],
-            record.inputs,
-            guidance_scale=step.guidance_scale if len(step.branches) > 1 else None,
-            timestep=record.schedule.timestep_values[step.step_index],
-            step_index=step.step_index,
-        )
-        for step in record.steps
-    ]
+    queries = [context.query_step(step, record.schedule, record.inputs) for step in record.steps]
     # One by one: experts may differ from step to step, and gradients are on, as in training.
     return [roles.predict(role, [query], has_gradient=roles.roles[role].is_trained).detach() for query in queries]
 

@@ -14,11 +14,22 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fastvideo_core.loop.behavior import PredictQuery
+from fastvideo_core.loop.behavior import PredictQuery, StepBehavior
+from fastvideo_core.loop.samplers import Schedule
 from fastvideo_rl.rollout.records import Group
 from fastvideo_rl.train.roles import Roles
 
-__all__ = ["Loss", "Method", "MethodContext", "Source", "advantages", "noised", "row_mean", "rows_like"]
+__all__ = [
+    "Loss",
+    "Method",
+    "MethodContext",
+    "Source",
+    "advantages",
+    "noised",
+    "predict_each",
+    "row_mean",
+    "rows_like",
+]
 
 Source = Literal["rollouts", "data"]
 """Where samples come from: the engine, or a folder."""
@@ -69,6 +80,18 @@ class MethodContext:
         at = sigma * self.num_train_timesteps if timestep is None else timestep
         return PredictQuery(sample_1CTHW, at, inputs, guidance_scale, step_index)
 
+    def query_step(self, step: StepBehavior, schedule: Schedule, inputs: Mapping[str, Any]) -> PredictQuery:
+        """Return what a recorded step predicted: from its own sample, time, guidance and past."""
+        return PredictQuery(
+            step.sample_1CTHW,
+            schedule.timestep_values[step.step_index],
+            inputs,
+            step.guidance_scale if len(step.branches) > 1 else None,
+            step.step_index,
+            step.chunk,
+            step.past,
+        )
+
 
 @dataclass(slots=True)
 class Loss:
@@ -98,8 +121,14 @@ class Method(Protocol):
     needs_rewards: ClassVar[bool]
     needs_steps: ClassVar[bool]
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
-        """Return request parameters of this step's rollouts, over those of the config."""
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return request parameters of this step's rollouts, over those of the config.
+
+        Args:
+            step: The outer step, from 0.
+            seed: Seed of the run.
+            given: What they are without the method: the config's parameters over the task's defaults.
+        """
         ...
 
     def player(self, step: int) -> str:
@@ -117,6 +146,28 @@ class Method(Protocol):
     def ended(self, ctx: MethodContext) -> None:
         """Do what is done once the step's updates are made, for instance blend a role."""
         ...
+
+
+def predict_each(
+    roles: Roles, role: str, queries: Sequence[PredictQuery], *, has_gradient: bool = False
+) -> list[Tensor]:
+    """Return the prediction of each query, (1, C, T, H, W), in order; those of one shape share a call.
+
+    Args:
+        roles: Weights.
+        role: Whose.
+        queries: What to predict; shapes may differ.
+        has_gradient: Whether gradients flow to the role's weights.
+    """
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, query in enumerate(queries):
+        places.setdefault(tuple(query.sample_1CTHW.shape), []).append(place)
+    made = {
+        shape: roles.predict(role, [queries[place] for place in mine], has_gradient=has_gradient).split(1)
+        for shape, mine in places.items()
+    }
+    by_place = {place: row for shape, mine in places.items() for place, row in zip(mine, made[shape], strict=True)}
+    return [by_place[place] for place in range(len(queries))]
 
 
 def advantages(group: Group, *, clip: float) -> list[float]:

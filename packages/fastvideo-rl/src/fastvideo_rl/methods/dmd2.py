@@ -12,7 +12,7 @@ Sources: Yin et al. 2024, arXiv:2405.14867; Huang et al. 2025, arXiv:2506.08009.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +36,8 @@ class DMD2Options(BaseModel):
         min_level: Lowest such level.
         max_level: Highest such level.
         normalizer: Whether |x0 - real| is averaged over each sample or over the micro-batch.
+        steps_per_sample: How many steps of each rollout are trained on, drawn without repeats; None takes all, so that
+            nothing that was rolled out is thrown away.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,13 +48,15 @@ class DMD2Options(BaseModel):
     min_level: float = Field(default=0.02, gt=0, lt=1)
     max_level: float = Field(default=0.98, gt=0, lt=1)
     normalizer: Literal["sample", "batch"] = "sample"
+    steps_per_sample: int | None = Field(default=1, ge=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DMD2Item:
-    """A step of a student's rollout, and the level at which what it predicts is looked at."""
+    """A step of a student's rollout: what it saw, what it took that for, and the level at which this is looked at."""
 
     prompt: str
+    x0_1CTHW: Tensor
     sample_1CTHW: Tensor
     sigma: float
     timestep: float
@@ -78,7 +82,7 @@ class DMD2:
     def __init__(self, options: DMD2Options) -> None:
         self._options = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return nothing: the student's card pins its steps."""
         return {}
 
@@ -87,49 +91,58 @@ class DMD2:
         every = self._options.student_every
         return "student" if step % every == every - 1 else "critic"
 
-    def items(self, groups: Sequence[Group], ctx: MethodContext) -> list[DMD2Item]:
-        """Return one step of each sample's rollout, drawn once for all, with a level of its own."""
+    def items(self, groups: Sequence[Group], ctx: MethodContext) -> list[Any]:
+        """Return steps of each sample's rollout, drawn once for all samples, with a level of their own."""
         records = [record for group in groups for record in group.records]
         if not records:
             return []
-        place = int(torch.randint(len(records[0].steps), (1,), generator=ctx.generator))
-        options, s = self._options, self._options.shift
-        shifted = [s * one / (1 + (s - 1) * one) for one in ctx.uniform(len(records))]
-        levels = [min(max(one, options.min_level), options.max_level) for one in shifted]
-        found = []
-        for record, level in zip(records, levels, strict=True):
-            step = record.steps[place]
-            index, schedule = step.step_index, record.schedule
-            found.append(
-                DMD2Item(
-                    record.prompt, step.sample_1CTHW, schedule.sigma_values[index], schedule.timestep_values[index],
-                    record.inputs, level,
-                )
-            )  # fmt: skip
-        return found
+        order = torch.randperm(len(records[0].steps), generator=ctx.generator).tolist()
+        places = sorted(order[: self._options.steps_per_sample])
+        chosen = [(record, record.steps[place]) for place in places for record in records]
+        return [
+            DMD2Item(
+                record.prompt,
+                step.sample_1CTHW - record.schedule.sigma_values[step.step_index] * step.prediction_1CTHW,
+                step.sample_1CTHW,
+                record.schedule.sigma_values[step.step_index],
+                record.schedule.timestep_values[step.step_index],
+                record.inputs,
+                level,
+            )
+            for (record, step), level in zip(chosen, self.levels(len(chosen), ctx), strict=True)
+        ]
 
-    def loss(self, items: Sequence[DMD2Item], ctx: MethodContext) -> Loss:
-        """Return the loss of whose turn it is."""
-        is_student = self.player(ctx.step) == "student"
+    def levels(self, count: int, ctx: MethodContext) -> list[float]:
+        """Draw levels at which samples are looked at."""
+        options, s = self._options, self._options.shift
+        shifted = [s * one / (1 + (s - 1) * one) for one in ctx.uniform(count)]
+        return [min(max(one, options.min_level), options.max_level) for one in shifted]
+
+    def student_x0(self, items: Sequence[Any], ctx: MethodContext) -> Tensor:
+        """Return what the student takes the items' samples for, with gradients."""
         queries = [ctx.query(item.sample_1CTHW, item.sigma, item.inputs, timestep=item.timestep) for item in items]
-        velocity = ctx.roles.predict("student", queries, has_gradient=is_student)
+        velocity = ctx.roles.predict("student", queries, has_gradient=True)
         samples = torch.cat([item.sample_1CTHW.to(velocity.device) for item in items])
-        x0 = samples - rows_like([item.sigma for item in items], samples) * velocity
-        return self._match(x0, items, ctx) if is_student else self._learn(x0, items, ctx)
+        return samples - rows_like([item.sigma for item in items], samples) * velocity
+
+    def loss(self, items: Sequence[Any], ctx: MethodContext) -> Loss:
+        """Return the loss of whose turn it is."""
+        if self.player(ctx.step) == "student":
+            return self._match(self.student_x0(items, ctx), items, ctx)
+        # What the student predicts has been recorded: the gate has shown that training would predict the same.
+        return self._learn(torch.cat([item.x0_1CTHW for item in items]), items, ctx)
 
     def ended(self, ctx: MethodContext) -> None:
         """Do nothing."""
 
-    def _match(self, x0: Tensor, items: Sequence[DMD2Item], ctx: MethodContext) -> Loss:
+    def _match(self, x0: Tensor, items: Sequence[Any], ctx: MethodContext) -> Loss:
         assert ctx.teacher_inputs is not None, "a run that distils has a teacher"
         scale = self._options.guidance_scale
         fixed = x0.detach()
         noisy = self._noisy(fixed, items, ctx)
-        critics = [ctx.query(row, item.level, item.inputs) for row, item in zip(noisy, items, strict=True)]
-        teachers = [
-            ctx.query(row, item.level, ctx.teacher_inputs[item.prompt], guidance_scale=scale)
-            for row, item in zip(noisy, items, strict=True)
-        ]
+        asked = [(row, item.level, ctx.teacher_inputs[item.prompt]) for row, item in zip(noisy, items, strict=True)]
+        critics = [ctx.query(*one) for one in asked]
+        teachers = [ctx.query(*one, guidance_scale=scale) for one in asked]
         levels, rows = rows_like([item.level for item in items], fixed), torch.cat(noisy)
         fake = rows - levels * ctx.roles.predict("critic", critics)
         real = rows - levels * ctx.roles.predict("teacher", teachers)
@@ -138,15 +151,16 @@ class DMD2:
         metrics = {"loss": value, "student_loss": value, "score_gap": row_mean((fake - real).abs()).mean()}
         return Loss(value, {name: float(one.detach()) for name, one in metrics.items()})
 
-    def _learn(self, x0: Tensor, items: Sequence[DMD2Item], ctx: MethodContext) -> Loss:
+    def _learn(self, x0: Tensor, items: Sequence[Any], ctx: MethodContext) -> Loss:
+        assert ctx.teacher_inputs is not None, "a run that distils has a teacher"
         noises = [ctx.noise_like(row) for row in x0.split(1)]
         queries = [
-            ctx.query(noised(row, noise, item.level), item.level, item.inputs)
+            ctx.query(noised(row, noise, item.level), item.level, ctx.teacher_inputs[item.prompt])
             for row, noise, item in zip(x0.split(1), noises, items, strict=True)
         ]
         velocity = ctx.roles.predict("critic", queries, has_gradient=True)
         value = row_mean((velocity - (torch.cat(noises) - x0)).square()).mean()
         return Loss(value, {"loss": float(value.detach()), "critic_loss": float(value.detach())})
 
-    def _noisy(self, x0: Tensor, items: Sequence[DMD2Item], ctx: MethodContext) -> list[Tensor]:
+    def _noisy(self, x0: Tensor, items: Sequence[Any], ctx: MethodContext) -> list[Tensor]:
         return [noised(row, ctx.noise_like(row), item.level) for row, item in zip(x0.split(1), items, strict=True)]

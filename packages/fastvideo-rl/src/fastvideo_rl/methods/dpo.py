@@ -9,7 +9,7 @@ Source: Wallace et al. 2023, arXiv:2311.12908.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -67,7 +67,7 @@ class DPO:
     def __init__(self, options: DPOOptions) -> None:
         self._options = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return nothing: samples are made as the config says."""
         return {}
 

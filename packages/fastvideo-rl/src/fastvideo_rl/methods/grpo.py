@@ -9,7 +9,7 @@ Sources: Liu et al. 2025, arXiv:2505.05470; Shao et al. 2024, arXiv:2402.03300.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -97,7 +97,7 @@ class FlowGRPO:
     def __init__(self, options: GRPOOptions) -> None:
         self._options = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stochastic sampler; all steps draw noise."""
         return {"sampler": self._options.kind, "sde_noise_level": self._options.noise_level}
 

@@ -8,6 +8,7 @@ Source: Li et al. 2025, arXiv:2507.21802.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -42,10 +43,10 @@ class MixGRPO(FlowGRPO):
         super().__init__(options)
         self._window = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stochastic sampler with this step's window."""
         window = {"sde_first_step": self.first_of(step, seed), "sde_num_steps": self._window.window}
-        return {**super().rollout_parameters(step, seed), **window}
+        return {**super().rollout_parameters(step, seed, given), **window}
 
     def first_of(self, step: int, seed: int) -> int:
         """Return the first step of the window in an outer step."""

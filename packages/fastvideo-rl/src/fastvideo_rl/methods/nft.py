@@ -12,7 +12,7 @@ Source: Zheng et al. 2025, arXiv:2509.16117, and its public implementation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -35,7 +35,7 @@ class NFTOptions(BaseModel):
         beta: How far v+ and v- stand apart.
         advantage_clip: Advantages are clipped at this.
         loss_scale: Factor of the loss; the published one equals the clip.
-        reference_weight: Weight of the distance from the reference's prediction.
+        reference_weight: Weight of the distance from the reference's prediction; 0 does not ask the reference.
         timestep_share: Share of the schedule's steps, from the first on, that is trained on.
         timesteps_per_sample: How many of them for each sample and step, drawn without repeats; None takes all.
         old_decay: How the old copy follows the student: 0 at once; 1 slower up to half; 2 at once for 75 steps, then
@@ -98,7 +98,7 @@ class DiffusionNFT:
     def __init__(self, options: NFTOptions) -> None:
         self._options = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return Euler's method, and no guidance: the conditional branch alone is trained."""
         return {"sampler": "flow_euler", "guidance_scale": 1.0}
 
@@ -136,15 +136,17 @@ class DiffusionNFT:
             for item, noisy in zip(items, noisy_1, strict=True)
         ]
         student = ctx.roles.predict("student", queries, has_gradient=True)
-        old, reference = (ctx.roles.predict(role, queries) for role in ("old", "reference"))
+        old = ctx.roles.predict("old", queries)
         sigmas = rows_like([item.sigma for item in items], x0)
         plus_B, minus_B = nft_losses(x0, torch.cat(noisy_1), sigmas, student, old, beta=options.beta)
         good_B = torch.tensor([item.goodness for item in items], device=x0.device)
         policy = options.loss_scale * ((good_B * plus_B + (1 - good_B) * minus_B) / options.beta).mean()
-        distance = row_mean((student - reference).square()).mean()
-        value = policy + options.reference_weight * distance
         old_distance = row_mean((student - old).square()).mean()
-        metrics = {"loss": value, "policy_loss": policy, "deviation": distance, "old_deviation": old_distance}
+        value, metrics = policy, {"policy_loss": policy, "old_deviation": old_distance}
+        if options.reference_weight:
+            distance = row_mean((student - ctx.roles.predict("reference", queries)).square()).mean()
+            value, metrics = policy + options.reference_weight * distance, {**metrics, "deviation": distance}
+        metrics["loss"] = value
         return Loss(value, {name: float(one.detach()) for name, one in metrics.items()})
 
     def ended(self, ctx: MethodContext) -> None:

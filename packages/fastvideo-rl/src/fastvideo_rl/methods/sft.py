@@ -6,7 +6,7 @@ Source: Lipman et al. 2022, arXiv:2210.02747; the times' density of Esser et al.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -54,7 +54,7 @@ class FlowMatching:
     def __init__(self, options: FlowMatchingOptions) -> None:
         self._options = options
 
-    def rollout_parameters(self, step: int, seed: int) -> dict[str, Any]:
+    def rollout_parameters(self, step: int, seed: int, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return nothing: it trains on data."""
         return {}
 

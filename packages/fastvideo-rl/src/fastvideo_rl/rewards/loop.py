@@ -25,7 +25,7 @@ from fastvideo_rl.rewards.base import Sample
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
 
-__all__ = ["ScoreLoop", "ScorePayload", "ScoreState", "ScoreValues", "plan_cost", "run_step"]
+__all__ = ["ScoreLoop", "ScorePayload", "ScoreState", "ScoreValues", "check_scores", "plan_cost", "run_step"]
 
 
 @dataclass(slots=True)
@@ -144,11 +144,16 @@ def run_step(
     """
     name = plans[0].batch_key.component
     samples = [Sample(one.payload.prompt, one.payload.frames_FYX3.numpy(), one.payload.fps) for one in plans]
-    scores = _checked(name, instance.component(name).score(samples), len(samples))
+    scores = check_scores(name, instance.component(name).score(samples), len(samples))
     return [StepResult(ScoreValues(score), is_finite=bool(np.isfinite(score))) for score in scores]
 
 
-def _checked(name: str, scores: Any, num_samples: int) -> list[float]:
+def check_scores(name: str, scores: Any, num_samples: int) -> list[float]:
+    """Return what a reward gave as numbers, one a sample.
+
+    Raises:
+        ExecutionError: It is something else.
+    """
     if isinstance(scores, (torch.Tensor, np.ndarray)):
         if tuple(scores.shape) != (num_samples,):
             raise ExecutionError(f"reward {name} gave shape {tuple(scores.shape)}; allowed: ({num_samples},)")

@@ -5,6 +5,7 @@ An engine of their own lets them have another device, and keeps what they do out
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,7 @@ from fastvideo_core.card import (
     RecipeSpec,
     TaskSpec,
 )
-from fastvideo_core.errors import ConfigError, FastVideoError, describe_failure
+from fastvideo_core.errors import ConfigError, ExecutionError, FastVideoError, describe_failure
 from fastvideo_core.extend.base import RewardSpec
 from fastvideo_core.extend.extensions import Extensions, resolve_plugin_ref
 from fastvideo_core.program import ConstantEdge, InlineProgram, InputEdge, ModelLoopNode
@@ -38,11 +39,13 @@ from fastvideo_core.runtime.instance import LoadedComponent, ModelInstance
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_rl.options import nearest_name, read_options
-from fastvideo_rl.rewards.base import Reward
+from fastvideo_rl.rewards.base import Reward, Sample
+from fastvideo_rl.rewards.loop import check_scores
 from fastvideo_rl.rollout.records import Group
 
-__all__ = ["RewardChoice", "Scorer", "make_rewards"]
+__all__ = ["RewardChoice", "Scorer", "check_choices", "make_rewards"]
 
+_LOGGER = logging.getLogger(__name__)
 _LOOP = "reward_batch"
 _HERE = "fastvideo_rl.rewards.loop"
 MAX_RUNNING = 1024
@@ -64,7 +67,7 @@ class RewardChoice(BaseModel):
     name: str
     weight: float = Field(default=1.0, allow_inf_nan=False)
     options: dict[str, Any] = Field(default_factory=dict)
-    as_name: str | None = None
+    as_name: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
 
     @property
     def label(self) -> str:
@@ -79,19 +82,29 @@ def make_rewards(choices: Sequence[RewardChoice], extensions: Extensions) -> dic
         ConfigError: There is no such reward, a label is there twice, or an option is wrong.
         PluginError: A reward cannot be made.
     """
-    made: dict[str, Reward] = {}
+    check_choices(choices, extensions)
+    return {choice.label: _make(choice, extensions.rewards[choice.name]) for choice in choices}
+
+
+def check_choices(choices: Sequence[RewardChoice], extensions: Extensions, *, field: str = "rewards") -> None:
+    """Refuse rewards that are not there, or that share a label, and options that are wrong; nothing is loaded.
+
+    Raises:
+        ConfigError: The first thing that is wrong.
+    """
+    labels: set[str] = set()
     for choice in choices:
         spec = extensions.rewards.get(choice.name)
         if spec is None:
             known = sorted(extensions.rewards)
             raise ConfigError(
-                "no such reward", field="rewards", value=choice.name, allowed=", ".join(known) or "none",
+                "no such reward", field=field, value=choice.name, allowed=", ".join(known) or "none",
                 nearest=nearest_name(choice.name, known),
             )  # fmt: skip
-        if choice.label in made:
-            raise ConfigError("named twice; give one another as_name", field="rewards", value=choice.label)
-        made[choice.label] = _make(choice, spec)
-    return made
+        if choice.label in labels:
+            raise ConfigError("named twice; give one another as_name", field=field, value=choice.label)
+        labels.add(choice.label)
+        read_options(f"reward {choice.name}", spec, choice.options, field=f"{field}.{choice.label}")
 
 
 def _make(choice: RewardChoice, spec: RewardSpec) -> Reward:
@@ -124,9 +137,29 @@ class Scorer:
         instance = ModelInstance(self._card, "rewards", components, precision="float32", device=torch.device("cpu"))
         config = SchedulerConfig(max_running=MAX_RUNNING, max_queued=1 << 20)
         self.engine = Engine(instance, options=RuntimeOptions(scheduler=config))
+        self._rewards = rewards
         self._program = _program(tuple(rewards))
         self._waiting: dict[str, tuple[Group, int, RequestHandle]] = {}
         self._count = 0
+
+    def check_shapes(self, sample: Sample) -> None:
+        """Refuse rewards that do not give one number for each sample, on one that means nothing.
+
+        A reward that fails on it, or has no score for it, is let through: it may do better with samples.
+
+        Raises:
+            ConfigError: A reward gives something else.
+        """
+        for name, reward in self._rewards.items():
+            try:
+                scores = reward.score([sample, sample])
+            except Exception as error:  # noqa: BLE001 - on what means nothing a reward may do anything
+                _LOGGER.info("reward %s has no score for a blank sample: %s", name, describe_failure(error))
+                continue
+            try:
+                check_scores(name, scores, 2)
+            except ExecutionError as error:
+                raise ConfigError(describe_failure(error), field="rewards", value=name) from error
 
     def submit(self, group: Group) -> None:
         """Let the samples of a group be scored."""

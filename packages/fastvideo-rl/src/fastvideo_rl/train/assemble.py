@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fastvideo_core.cache.pools import CacheBudget
 from fastvideo_core.card import ModelCard, ParityLevel, resolve_ref
 from fastvideo_core.errors import ConfigError, FastVideoError, describe_failure
 from fastvideo_core.extend.base import MethodSpec
@@ -22,12 +25,25 @@ from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_rl.methods.base import Method
 from fastvideo_rl.options import nearest_name, read_options
 from fastvideo_rl.program import TrainingProgram
+from fastvideo_rl.rewards.base import Sample
+from fastvideo_rl.rewards.scorer import RewardChoice, check_choices
 from fastvideo_rl.train.config import TrainConfig
 from fastvideo_rl.train.data import LatentSamples, PromptList
+from fastvideo_rl.train.logs import check_wandb
 from fastvideo_rl.train.lora import add_lora
 from fastvideo_rl.train.roles import Role, Roles, copy_role
 
-__all__ = ["BUILT_IN", "Plan", "load_extensions", "make_plan", "make_roles", "open_engine", "rollout_parameters"]
+__all__ = [
+    "BUILT_IN",
+    "Plan",
+    "blank_sample",
+    "load_extensions",
+    "make_plan",
+    "make_roles",
+    "open_engine",
+    "rollout_parameters",
+    "teacher_program",
+]
 
 BUILT_IN = ("method.fastvideo", "reward.fastvideo", "sampler.sde")
 """Plugins that training switches on of itself; a reward that the installed families bring is on too."""
@@ -42,22 +58,31 @@ class Plan:
         extensions: What is on.
         method: The method.
         spec: Its description.
-        teacher: The card that is trained from.
-        card: The student's card: the same, or what distillation makes of it.
+        parent: The card that is trained from.
+        teacher: The card whose samples are to be matched: the same, or another one.
+        card: The student's card: the parent, or what distillation makes of it.
         program: What is run of it.
         prompts: Prompts; None for a run on data.
         data: Samples; None for a run on prompts.
+        judged_prompts: Prompts that the result is judged on; None where there are none.
     """
 
     config: TrainConfig
     extensions: Extensions
     method: Method
     spec: MethodSpec
+    parent: ModelCard
     teacher: ModelCard
     card: ModelCard
     program: TrainingProgram
     prompts: PromptList | None
     data: LatentSamples | None
+    judged_prompts: PromptList | None
+
+    @property
+    def judged_by(self) -> tuple[RewardChoice, ...]:
+        """The rewards that the result is judged by."""
+        return self.config.evaluation.rewards or self.config.rewards
 
     @property
     def fingerprint(self) -> str:
@@ -99,14 +124,19 @@ def make_plan(config: TrainConfig, *, world_size: int = 1) -> Plan:
     config.check_division(world_size)
     extensions = load_extensions(config)
     spec, method = _method(config, extensions)
-    teacher = Catalog.installed().find(config.card)
-    card = teacher if config.student is None else _student_card(config, teacher)
-    if "teacher" in spec.roles and config.student is None:
-        raise ConfigError(f"{spec.name} distils into another loop; say which", field="student", value=None)
+    parent = Catalog.installed().find(config.card)
+    teacher = parent if config.teacher is None else _teacher_card(config, spec)
+    card = parent if config.student is None else _student_card(config, parent)
+    if "teacher" in spec.roles and config.student is None and config.teacher is None:
+        raise ConfigError(
+            f"{spec.name} distils into another loop; say which, or name a teacher", field="student", value=None
+        )
     program = TrainingProgram.of(with_samplers(card, extensions), config.task)
     prompts = None if config.prompts is None else PromptList.read(Path(config.prompts), config.seed)
     data = None if config.data is None else LatentSamples.read(Path(config.data), config.seed)
-    plan = Plan(config, extensions, method, spec, teacher, card, program, prompts, data)
+    judged = config.evaluation.prompts
+    judged_prompts = prompts if judged is None else PromptList.read(Path(judged), 0, field="evaluation.prompts")
+    plan = Plan(config, extensions, method, spec, parent, teacher, card, program, prompts, data, judged_prompts)
     _check(plan)
     return plan
 
@@ -116,14 +146,30 @@ def open_engine(plan: Plan, card: ModelCard, *, most: int | None = None) -> Engi
     rollout = plan.config.rollout
     most = most or rollout.group_size * rollout.num_groups
     config = SchedulerConfig(max_running=max(16, most), max_queued=max(1024, 2 * most), max_batch=rollout.group_size)
+    budgets = {name: CacheBudget(size) for name, size in plan.config.caches.items() if name in card.caches}
     return Engine.open(
         card,
         device=plan.config.device,
         precision=plan.config.precision,
         tasks=(plan.program.task,) if plan.program.task in card.capabilities.tasks else None,
         extensions=plan.extensions,
-        options=RuntimeOptions(scheduler=config),
+        options=RuntimeOptions(scheduler=config, caches=budgets),
     )
+
+
+def blank_sample(plan: Plan) -> Sample:
+    """Return a sample of the run's size that shows nothing, to try rewards on."""
+    task = plan.program.card.task(plan.program.task)
+    values: dict[str, Any] = {**task.defaults(), **rollout_parameters(plan, 0)}
+    frames, rows, columns = (int(values.get(name) or 1) for name in ("num_frames", "height", "width"))
+    assert plan.prompts is not None, "a plan with rewards has prompts"
+    return Sample(plan.prompts.prompts[0], np.zeros((frames, rows, columns, 3), dtype=np.uint8), 1.0)
+
+
+def teacher_program(plan: Plan, card: ModelCard) -> TrainingProgram:
+    """Return what is run of a teacher's card: the student's task where it has that, else its own default."""
+    task = plan.program.task
+    return TrainingProgram.of(card, task if task in card.capabilities.tasks else None)
 
 
 def make_roles(plan: Plan, engine: Engine, teacher: Engine | None) -> Roles:
@@ -138,27 +184,32 @@ def make_roles(plan: Plan, engine: Engine, teacher: Engine | None) -> Roles:
         ConfigError: An adapter has no place.
     """
     config, names = plan.config, plan.program.trained
-    modules = {name: copy.deepcopy(engine.instance.component(name)).float() for name in names}
-    plain = Role(modules, is_trained=False)
-    student = copy_role(plain, is_trained=False)
-    for module in student.modules.values():
-        module.requires_grad_(True)
-        if config.weights.kind == "lora":
-            weights = config.weights
-            add_lora(module, rank=weights.rank, alpha=weights.alpha, targets=weights.targets, seed=config.seed)
-    roles = {"student": Role(student.modules, is_trained=True)}
+    held = Role({name: engine.instance.component(name) for name in names}, is_trained=False)
+    roles = {"student": _as_trained(held, config)}
+    if teacher is not None:
+        program = teacher_program(plan, teacher.card)
+        parts = {name: teacher.instance.component(name) for name in program.trained}
+        roles["teacher"] = Role(parts, is_trained=False, spec=teacher.card.loops[program.generator.loop])
     for name in plan.spec.roles:
-        if name == "teacher":
-            assert teacher is not None, "a plan with this role has an engine for it"
-            roles[name] = Role({part: teacher.instance.component(part) for part in names}, is_trained=False)
-        elif name == "critic":
-            roles[name] = copy_role(roles["student"], is_trained=True)
-        elif name != "student":
+        if name == "critic":
+            # It scores whole samples as the teacher does, and begins as the teacher.
+            roles[name] = _as_trained(roles["teacher"], config)
+        elif name not in ("student", "teacher"):
             roles[name] = copy_role(roles["student"], is_trained=False)
     if config.weights.ema_decay is not None:
         roles["ema"] = copy_role(roles["student"], is_trained=False)
     spec = plan.program.card.loops[plan.program.generator.loop]
     return Roles(spec, roles, is_checkpointed=config.weights.is_checkpointed)
+
+
+def _as_trained(role: Role, config: TrainConfig) -> Role:
+    """Return a copy of a role, in float32, all of whose weights are trained, or adapters beside them."""
+    modules = {name: copy.deepcopy(module).float().requires_grad_(True) for name, module in role.modules.items()}
+    weights = config.weights
+    if weights.kind == "lora":
+        for module in modules.values():
+            add_lora(module, rank=weights.rank, alpha=weights.alpha, targets=weights.targets, seed=config.seed)
+    return Role(modules, is_trained=True, spec=role.spec)
 
 
 def _method(config: TrainConfig, extensions: Extensions) -> tuple[MethodSpec, Method]:
@@ -174,13 +225,25 @@ def _method(config: TrainConfig, extensions: Extensions) -> tuple[MethodSpec, Me
     return spec, method
 
 
-def _student_card(config: TrainConfig, teacher: ModelCard) -> ModelCard:
+def _teacher_card(config: TrainConfig, spec: MethodSpec) -> ModelCard:
+    if "teacher" not in spec.roles:
+        raise ConfigError(f"{spec.name} asks no teacher", field="teacher", value=config.teacher, allowed="null")
+    card = Catalog.installed().find(config.teacher or "")
+    loop = card.loops[TrainingProgram.of(card).generator.loop]
+    if any(card.caches[name].cache_class == "slab_kv" for name in loop.cache_policy.reads if name in card.caches):
+        raise ConfigError(
+            "makes its samples chunk by chunk; a teacher looks at whole ones", field="teacher", value=config.teacher
+        )
+    return card
+
+
+def _student_card(config: TrainConfig, parent: ModelCard) -> ModelCard:
     assert config.student is not None
     ref = config.student.name
     if not ref.startswith("fastvideo_"):
         raise ConfigError("not a function of an installed package", field="student.name", value=ref)
     try:
-        card = resolve_ref(ref)(teacher, **config.student.options)
+        card = resolve_ref(ref)(parent, **config.student.options)
     except FastVideoError:
         raise
     except Exception as error:
@@ -192,6 +255,7 @@ def _student_card(config: TrainConfig, teacher: ModelCard) -> ModelCard:
 
 def _check(plan: Plan) -> None:
     config, method = plan.config, plan.method
+    check_wandb(config.wandb_project)
     if method.source == "data" and plan.data is None:
         raise ConfigError(f"{plan.spec.name} trains on samples", field="data", value=None, allowed="a folder")
     if method.source == "rollouts" and plan.prompts is None:
@@ -208,6 +272,15 @@ def _check(plan: Plan) -> None:
             "no such role in this run", field="result.role", value=config.result.role, allowed=", ".join(sorted(roles)),
             nearest=nearest_name(config.result.role, roles),
         )  # fmt: skip
+    check_choices(config.rewards, plan.extensions)
+    check_choices(config.evaluation.rewards, plan.extensions, field="evaluation.rewards")
+    labels = [choice.label for choice in plan.judged_by]
+    for name in config.evaluation.bars:
+        if name not in labels:
+            raise ConfigError(
+                "no such reward in this evaluation", field="evaluation.bars", value=name,
+                allowed=", ".join(labels) or "none", nearest=nearest_name(name, labels),
+            )  # fmt: skip
     if plan.prompts is not None:
         parameters = rollout_parameters(plan, 0)
         plan.program.rollout(plan.prompts.prompts[0], {**parameters, "seed": 0}, request_id=new_request_id())
@@ -216,6 +289,7 @@ def _check(plan: Plan) -> None:
 def rollout_parameters(plan: Plan, step: int) -> dict[str, Any]:
     """Return the request parameters of a step's rollouts: the config's, and the method's own over them."""
     task = plan.program.card.task(plan.program.task)
-    own = plan.method.rollout_parameters(step, plan.config.seed)
+    given = plan.config.rollout.parameters
+    own = plan.method.rollout_parameters(step, plan.config.seed, {**task.defaults(), **given})
     known = {name: value for name, value in own.items() if name in task.parameters}
-    return {**plan.config.rollout.parameters, **known}
+    return {**given, **known}

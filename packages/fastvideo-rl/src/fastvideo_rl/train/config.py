@@ -14,7 +14,16 @@ from fastvideo_core.errors import ConfigError
 from fastvideo_rl.options import read_model
 from fastvideo_rl.rewards.scorer import RewardChoice
 
-__all__ = ["OptimizerConfig", "ResultConfig", "RolloutConfig", "TrainConfig", "WeightsConfig", "read_config"]
+__all__ = [
+    "BarConfig",
+    "EvaluationConfig",
+    "OptimizerConfig",
+    "ResultConfig",
+    "RolloutConfig",
+    "TrainConfig",
+    "WeightsConfig",
+    "read_config",
+]
 
 
 class _Section(BaseModel):
@@ -112,6 +121,34 @@ class ResultConfig(_Section):
     distribution_samples: int | None = Field(default=None, ge=2, le=1024)
 
 
+class BarConfig(_Section):
+    """What a reward has to come to beside the card that the run is measured against.
+
+    Attributes:
+        max_loss: By how much it may be lower; None sets no bound.
+        min_gain: Share of what was missing to the reward's maximum that has to be gained; None sets no bound.
+    """
+
+    max_loss: float | None = Field(default=None, ge=0)
+    min_gain: float | None = Field(default=None, ge=0, le=1)
+
+
+class EvaluationConfig(_Section):
+    """What the result is judged by.
+
+    Attributes:
+        prompts: Text file with a prompt a line, which were not trained on; None takes the run's.
+        rewards: Rewards with their weights; none takes the run's.
+        num_samples: How many samples `eval` makes where it is not told.
+        bars: What rewards have to come to, by their labels.
+    """
+
+    prompts: str | None = None
+    rewards: tuple[RewardChoice, ...] = ()
+    num_samples: int = Field(default=32, ge=1)
+    bars: dict[str, BarConfig] = Field(default_factory=dict)
+
+
 class TrainConfig(_Section):
     """A run.
 
@@ -119,6 +156,7 @@ class TrainConfig(_Section):
         card: The card that is trained from: an id, a folder, a hub repository.
         task: Its task; None takes the default one.
         student: Function that makes the student's card of it, with options, for distillation into another loop.
+        teacher: Card whose samples a distilled student is to match, of the same latents; None takes `card`.
         output: Folder of the run.
         method: The method.
         prompts: Text file with a prompt a line; paths are relative to the config's folder.
@@ -128,6 +166,7 @@ class TrainConfig(_Section):
         optimizer: See `OptimizerConfig`.
         weights: See `WeightsConfig`.
         result: See `ResultConfig`.
+        evaluation: See `EvaluationConfig`.
         num_steps: Outer steps.
         save_every: Outer steps between two checkpoints; the last step makes one too.
         num_checkpoints: How many are kept.
@@ -139,6 +178,8 @@ class TrainConfig(_Section):
         device: Where everything is.
         precision: Number format in which the engine rolls out; None takes the card's default for the device. Training
             is in float32, so that another one will hardly reach C2.
+        caches: Bytes of caches of the engine that rolls out, by name, in place of the card's; rollouts of streams keep
+            the keys and values of all their chunks.
         plugins: Further plugins to switch on, by name, with their options.
         wandb_project: Project that Weights & Biases logs to as well, where it is installed; None leaves it out.
     """
@@ -146,6 +187,7 @@ class TrainConfig(_Section):
     card: str
     task: str | None = None
     student: NamedOptions | None = None
+    teacher: str | None = None
     output: str
     method: NamedOptions
     prompts: str | None = None
@@ -155,6 +197,7 @@ class TrainConfig(_Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     weights: WeightsConfig = WeightsConfig()
     result: ResultConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
     num_steps: int = Field(ge=1)
     save_every: int = Field(default=50, ge=1)
     num_checkpoints: int = Field(default=2, ge=1)
@@ -165,6 +208,7 @@ class TrainConfig(_Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     device: str = "auto"
     precision: Literal["float32", "bfloat16", "float16"] | None = "float32"
+    caches: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict)
     wandb_project: str | None = None
 
@@ -176,8 +220,17 @@ class TrainConfig(_Section):
 
     def fingerprint(self) -> str:
         """Return a digest of all that decides what comes out; where it is written, and for how long, does not."""
-        free = {"output", "num_steps", "save_every", "num_checkpoints", "sheet_every", "num_sheet_samples", "device"}
-        kept = self.model_dump(mode="json", exclude={*free, "wandb_project", "result"})
+        free = {
+            "output",
+            "num_steps",
+            "save_every",
+            "num_checkpoints",
+            "sheet_every",
+            "num_sheet_samples",
+            "device",
+            "caches",
+        }
+        kept = self.model_dump(mode="json", exclude={*free, "wandb_project", "result", "evaluation"})
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:24]
 
     def check_division(self, world_size: int) -> None:
@@ -212,5 +265,10 @@ def read_config(path: Path) -> TrainConfig:
             allowed=error.allowed, nearest=error.nearest,
         ) from None  # fmt: skip
     base = path.resolve().parent
-    paths = {name: str(base / value) for name in ("prompts", "data", "output") if (value := getattr(config, name))}
+    paths: dict[str, Any] = {
+        name: str(base / value) for name in ("prompts", "data", "output") if (value := getattr(config, name))
+    }
+    if config.evaluation.prompts is not None:
+        path_of = str(base / config.evaluation.prompts)
+        paths["evaluation"] = config.evaluation.model_copy(update={"prompts": path_of})
     return config.model_copy(update=paths)

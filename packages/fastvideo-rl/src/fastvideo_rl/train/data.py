@@ -34,8 +34,13 @@ class PromptList:
     seed: int
 
     @classmethod
-    def read(cls, path: Path, seed: int) -> PromptList:
+    def read(cls, path: Path, seed: int, *, field: str = "prompts") -> PromptList:
         """Read a text file with a prompt a line; empty lines are left out.
+
+        Args:
+            path: The file.
+            seed: Seed of the orders.
+            field: Where it is named in the config.
 
         Raises:
             ConfigError: It cannot be read, or there is none in it.
@@ -44,10 +49,10 @@ class PromptList:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise ConfigError(f"cannot be read: {reason}", field="prompts", value=str(path)) from error
+            raise ConfigError(f"cannot be read: {reason}", field=field, value=str(path)) from error
         prompts = tuple(dict.fromkeys(line for line in lines if line))
         if not prompts:
-            raise ConfigError("holds no prompt", field="prompts", value=str(path), allowed="a prompt a line")
+            raise ConfigError("holds no prompt", field=field, value=str(path), allowed="a prompt a line")
         return cls(prompts, seed)
 
     def take(self, first: int, count: int) -> list[str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastvideo_core.errors import ConfigError
+from fastvideo_core.errors import ConfigError, describe_failure
 
-__all__ = ["RunLog"]
+__all__ = ["RunLog", "check_wandb"]
 
 
 class RunLog:
@@ -32,13 +34,13 @@ class RunLog:
         from tensorboardX import SummaryWriter
 
         folder.mkdir(parents=True, exist_ok=True)
+        self._wandb = None if wandb_project is None else _open_wandb(wandb_project, name, folder)
         path = folder / "metrics.jsonl"
         kept = _kept_lines(path, first_step)
         path.write_text("".join(kept), encoding="utf-8")
         self._lines = path.open("a", encoding="utf-8")
         purge = first_step + 1 if first_step else None
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=10)
-        self._wandb = None if wandb_project is None else _open_wandb(wandb_project, name, folder)
 
     def note(self, step: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of a step."""
@@ -52,6 +54,10 @@ class RunLog:
     def show(self, step: int, name: str, picture_YX3: npt.NDArray[np.uint8]) -> None:
         """Show a picture, bytes (rows, columns, 3)."""
         self._board.add_image(name, picture_YX3, step, dataformats="HWC")
+        if self._wandb is not None:
+            import wandb
+
+            self._wandb.log({name: wandb.Image(picture_YX3)}, step=step)
 
     def close(self) -> None:
         """Write what is left."""
@@ -68,12 +74,32 @@ def _kept_lines(path: Path, first_step: int) -> list[str]:
     return [line for line in whole if json.loads(line)["step"] <= first_step]
 
 
-def _open_wandb(project: str, name: str, folder: Path) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
+def check_wandb(project: str | None) -> None:
+    """Refuse a run that is to be logged to Weights & Biases where that is not installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if project is not None and find_spec("wandb") is None:
         raise ConfigError(
             "Weights & Biases is not installed", field="wandb_project", value=project,
             allowed="null, or `pip install fastvideo-rl[wandb]`",
+        )  # fmt: skip
+
+
+def _open_wandb(project: str, name: str, folder: Path) -> Any:
+    """Open the run there, or go on with it: the folder remembers which it is."""
+    check_wandb(project)
+    import wandb
+
+    path = folder / "wandb-id.txt"
+    run_id = path.read_text(encoding="utf-8").strip() if path.exists() else secrets.token_hex(8)
+    try:
+        run = wandb.init(project=project, name=name or None, dir=str(folder), id=run_id, resume="allow")
+    except Exception as error:
+        raise ConfigError(
+            f"Weights & Biases takes no run: {describe_failure(error)}", field="wandb_project", value=project,
+            allowed="null, a project that you are logged in to, or WANDB_MODE=offline",
         ) from error  # fmt: skip
-    return wandb.init(project=project, name=name or None, dir=str(folder), resume="allow")
+    path.write_text(f"{run_id}\n", encoding="utf-8")
+    return run

@@ -64,8 +64,9 @@ class Processes:
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         fully_shard(module, mesh=self.mesh)
-        if hasattr(module, "prepare_context"):
-            register_fsdp_forward_method(module, "prepare_context")
+        for name in ("prepare_context", "forward_chunk"):
+            if hasattr(module, name):
+                register_fsdp_forward_method(module, name)
 
     def total(self, value: float) -> float:
         """Return the sum over all processes."""

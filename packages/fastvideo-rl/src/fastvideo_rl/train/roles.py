@@ -28,11 +28,13 @@ class Role:
     Attributes:
         modules: Components by name.
         is_trained: Whether they are updated.
+        spec: The loop that predicts with them; None takes the run's generating loop.
         parts: What optimizers and sharding know the modules by: the modules themselves.
     """
 
     modules: dict[str, nn.Module]
     is_trained: bool
+    spec: LoopSpec | None = None
     parts: list[nn.Module] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +57,7 @@ class Roles:
     that all roles go through the same kernels.
 
     Args:
-        spec: The generating loop.
+        spec: The generating loop of the student.
         roles: Roles by name.
         is_checkpointed: Whether the blocks' intermediate values are computed again in the backward pass.
     """
@@ -64,7 +66,6 @@ class Roles:
         assert spec.predict is not None, "a training program has made sure of it"
         self.spec = spec
         self.roles = dict(roles)
-        self._predict: Predict = resolve_ref(spec.predict)
         self._runner = _checkpointed if is_checkpointed else None
 
     def predict(self, role: str, queries: Sequence[PredictQuery], *, has_gradient: bool = False) -> Tensor:
@@ -75,12 +76,13 @@ class Roles:
             queries: What to predict.
             has_gradient: Whether gradients flow to the role's weights.
         """
-        modules = self.roles[role].modules
+        modules, spec = self.roles[role].modules, self.roles[role].spec or self.spec
+        predict: Predict = resolve_ref(spec.predict or "")
         with torch.enable_grad():
             if has_gradient:
-                return self._predict(self.spec, modules, queries, blocks_runner=self._runner)
+                return predict(spec, modules, queries, blocks_runner=self._runner)
             with _without_gradients(modules.values()):
-                return self._predict(self.spec, modules, queries).detach()
+                return predict(spec, modules, queries).detach()
 
     def weights(self, role: str) -> dict[str, dict[str, Tensor]]:
         """Return a role's weights, in the layout of the card's components, adapters merged and shards gathered."""
@@ -106,7 +108,7 @@ def copy_role(role: Role, *, is_trained: bool) -> Role:
         if is_trained:
             for one, other in zip(module.parameters(), modules[name].parameters(), strict=True):
                 other.requires_grad_(one.requires_grad)
-    return Role(modules, is_trained)
+    return Role(modules, is_trained, role.spec)
 
 
 def _checkpointed(blocks: Iterable[nn.Module], hidden: Tensor, *inputs: Any) -> Tensor:

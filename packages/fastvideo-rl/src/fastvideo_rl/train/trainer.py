@@ -28,7 +28,14 @@ from fastvideo_rl.rewards.scorer import Scorer
 from fastvideo_rl.rollout.records import BehaviorRecord, Group
 from fastvideo_rl.rollout.roller import GroupPlan, Roller
 from fastvideo_rl.sync import SyncReport, WeightSyncPlan, open_transport, sync_weights
-from fastvideo_rl.train.assemble import Plan, make_roles, open_engine, rollout_parameters
+from fastvideo_rl.train.assemble import (
+    Plan,
+    blank_sample,
+    make_roles,
+    open_engine,
+    rollout_parameters,
+    teacher_program,
+)
 from fastvideo_rl.train.checkpoints import Checkpoints
 from fastvideo_rl.train.logs import RunLog
 from fastvideo_rl.train.optimizers import RoleOptimizer
@@ -60,7 +67,7 @@ class StepReport:
     remaining_s: float | None = None
 
     def __str__(self) -> str:
-        shown = ("reward", "loss", "kl", "deviation", "grad_norm", "samples_per_s")
+        shown = ("reward", "loss", "kl", "deviation", "old_deviation", "grad_norm", "samples_per_s")
         parts = [f"{name} {self.numbers[name]:.4g}" for name in shown if name in self.numbers]
         left = "" if self.remaining_s is None else f"  {self.remaining_s / 60:.1f} min left"
         return f"step {self.step}/{self.num_steps}  {'  '.join(parts)}{left}"
@@ -110,7 +117,7 @@ class Trainer:
         self._program = TrainingProgram.of(self.engine.card, config.task)
         self._teacher_roller = None
         if self.teacher is not None:
-            self._teacher_roller = Roller(self.teacher, TrainingProgram.of(self.teacher.card, config.task))
+            self._teacher_roller = Roller(self.teacher, teacher_program(plan, self.teacher.card))
         has_frames = bool(config.rewards) and plan.method.needs_rewards
         self.roller = Roller(
             self.engine, self._program, has_frames=has_frames, attention_backend=plan.extensions.attention
@@ -127,6 +134,7 @@ class Trainer:
         self._check_sync()
         if plan.method.needs_rewards:
             self._scorer = Scorer(config.rewards, plan.extensions)
+            self._scorer.check_shapes(blank_sample(plan))
 
     def resume(self) -> None:
         """Go on from the newest checkpoint.
@@ -199,7 +207,7 @@ class Trainer:
 
     def save(self) -> Path:
         """Write a checkpoint of where it is."""
-        facts = {"card": self.plan.teacher.model_id, "gate": None if self.gate is None else str(self.gate)}
+        facts = {"card": self.plan.parent.model_id, "gate": None if self.gate is None else str(self.gate)}
         return self.checkpoints.save(
             self.step, self.plan.fingerprint, self._kept_roles(), self.optimizers, self.processes, facts
         )
@@ -346,7 +354,7 @@ class Trainer:
 
     def _ask_teacher(self, items: Sequence[Any], context: MethodContext) -> None:
         """Let the teacher's loop encode the step's prompts, its unconditional branch included."""
-        if self._teacher_roller is None or self.plan.method.player(context.step) != "student":
+        if self._teacher_roller is None:
             return
         prompts = list(dict.fromkeys(item.prompt for item in items))
         scale = self.plan.config.method.options.get("guidance_scale", 4.0)
@@ -354,8 +362,8 @@ class Trainer:
         context.teacher_inputs = dict(zip(prompts, inputs, strict=True))
 
     def _check_sync(self) -> None:
-        for role in self.roles.roles:
-            if role == "teacher":
+        for role, one in self.roles.roles.items():
+            if one.spec is not None:  # it predicts in another loop, and is never rolled out
                 continue
             weights = self.roles.weights(role)
             for component, tensors in weights.items():

@@ -142,12 +142,14 @@ def _loop(facts: CausalFacts, plain: ModelCard) -> LoopSpec:
         state_schema=f"{schema}:ChunkState",
         step_schema=f"{schema}:ChunkDenoisePayload",
         result_schema=f"{schema}:ChunkLatents",
+        behavior_schema="fastvideo_core.loop.behavior:StepBehavior",
+        predict="fastvideo_wan.loops.chunk_record:predict",
         outputs_schema=f"{schema}:ChunkOutputs",
         step_cost_model="fastvideo_wan.loops.costs:plan_cost",
         estimate=f"{_NEEDS}:estimate_stream",
         check=f"{_NEEDS}:check_stream",
         components=("tokenizer", "text_encoder", *experts, "vae"),
-        outputs=("frames",),
+        outputs=("frames", "latents"),
         is_generative=True,
         pinned={"flow_shift": facts.base.flow_shift},
         options=options,
@@ -218,10 +220,22 @@ def _task(name: str, facts: CausalFacts, plain: ModelCard) -> TaskSpec:
     return TaskSpec(
         program=f"fastvideo_wan.stream_programs:{program}",
         inputs=inputs,
-        outputs={"video": "video"},
-        parameters={"num_frames": num_frames, **{name: known[name] for name in _SHARED_PARAMETERS if name in known}},
+        outputs={"video": "video", "latents": "latents"},
+        parameters={
+            "num_frames": num_frames,
+            "num_inference_steps": _num_steps(facts),
+            **{name: known[name] for name in _SHARED_PARAMETERS if name in known},
+        },
         description=f"{description}, chunk by chunk; in a session without an end, and with new prompts.",
     )
+
+
+def _num_steps(facts: CausalFacts) -> ParameterSpec:
+    most = len(facts.steps)
+    return ParameterSpec(
+        type="integer", default=most, minimum=1, maximum=most,
+        description="Noise levels that a chunk goes through; fewer are the first of the card's, quicker and rougher.",
+    )  # fmt: skip
 
 
 def _parity(plain: ModelCard) -> ParitySpec:

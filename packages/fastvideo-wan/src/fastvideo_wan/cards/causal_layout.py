@@ -50,6 +50,7 @@ def causal_card_from_folder(
             f"{source.location}: in_channels of the transformer is {transformer.in_channels}; allowed: {vae.z_dim}"
         )
     like = _like(configs["transformer"], has_two="transformer_2" in configs)
+    rule = _rule(configs["transformer"], like.rule)
     grid = vae.spatial_factor * transformer.patch_size[1]
     base = replace(
         like.base,
@@ -65,6 +66,7 @@ def causal_card_from_folder(
         temporal_factor=vae.temporal_factor,
         patch=transformer.patch_size,
         boundary_ratio=None if like.base.boundary_ratio is None else _boundary(index, like.base.boundary_ratio),
+        num_frames=_whole_chunks(rule, vae.temporal_factor, like.base.num_frames),
         flow_shift=float(configs["scheduler"].get("shift", like.base.flow_shift)),
         height=max(grid, like.base.height // grid * grid),
         width=max(grid, like.base.width // grid * grid),
@@ -74,7 +76,7 @@ def causal_card_from_folder(
     facts = replace(
         like,
         base=base,
-        rule=_rule(configs["transformer"], like.rule),
+        rule=rule,
         num_layers=transformer.num_layers,
         width=transformer.inner_dim,
         tasks=("text_to_video", "image_to_video", "video_to_video"),
@@ -100,6 +102,13 @@ def _rule(config: Mapping[str, Any], like: ChunkRule) -> ChunkRule:
         sink_frames=int(config.get("sink_size", 0)),
         first_frames=like.first_frames,
     )
+
+
+def _whole_chunks(rule: ChunkRule, factor: int, num_frames: int) -> int:
+    """Return the number of frames of whole chunks that is next to another one."""
+    latents = (num_frames - 1) / factor + 1
+    num_chunks = 1 + max(0, round((latents - rule.num_frames(0)) / rule.chunk_frames))
+    return factor * (rule.start(num_chunks) - 1) + 1
 
 
 def _boundary(index: Mapping[str, Any], otherwise: float) -> float:

@@ -22,7 +22,8 @@ from fastvideo_core.loop.policies.cfg import COND
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.work import Done, EmitSpec, ShapeSignature, StepCost, StepResult, WorkKind, WorkPlan
 from fastvideo_wan.loops.chunk_costs import chunk_cost, chunk_peak_bytes
-from fastvideo_wan.loops.chunk_schedule import make_schedule
+from fastvideo_wan.loops.chunk_options import levels_of, rule_of
+from fastvideo_wan.loops.chunk_record import behavior_of
 from fastvideo_wan.loops.chunk_state import (
     CACHE,
     ChunkCommitPayload,
@@ -51,17 +52,7 @@ from fastvideo_wan.models.context import TextContext
 if TYPE_CHECKING:
     from fastvideo_wan.loops.text import EncodedText
 
-__all__ = ["ChunkRolloutLoop", "rule_of"]
-
-
-def rule_of(options: Mapping[str, Any]) -> ChunkRule:
-    """Return the lengths that a card's loop states: `chunk_frames`, `window_frames`, `sink_frames`, `first_frames`."""
-    return ChunkRule(
-        int(options["chunk_frames"]),
-        int(options["window_frames"]),
-        int(options.get("sink_frames", 0)),
-        options.get("first_frames"),
-    )
+__all__ = ["ChunkRolloutLoop"]
 
 
 class ChunkRolloutLoop:
@@ -90,7 +81,7 @@ class ChunkRolloutLoop:
         rule = rule_of(options)
         return ChunkState(
             rule=rule,
-            schedule=make_schedule(tuple(options["steps"]), float(parameters["flow_shift"])),
+            schedule=levels_of(options, parameters),
             context_time=float(options.get("context_noise", 0.0)),
             is_renoised=bool(options.get("is_renoised", True)),
             has_reread=bool(options.get("has_reread", True)),
@@ -105,10 +96,13 @@ class ChunkRolloutLoop:
             profile=request.profile,
             is_exact=request.is_exact,
             is_kept=not request.is_session,
-            table=SlabTable.of(ctx.slab_pool(CACHE), is_training=request.profile == "train"),
+            table=SlabTable.of(ctx.slab_pool(CACHE), is_training=request.profile != "serve"),
             prompts=dict(text.rows),
             versions=dict.fromkeys(text.rows, 0),
             given_1CTHW=request.inputs.get("video_latents"),
+            # Chunks that are given begin with being decoded, so that what comes after them goes on from there.
+            has_frames=request.is_session or request.wants("frames") or "video_latents" in request.inputs,
+            has_latents=not request.is_session and request.wants("latents"),
         )
 
     def boundary(self, state: ChunkState) -> int | None:
@@ -144,6 +138,8 @@ class ChunkRolloutLoop:
             case ChunkKeyValues():
                 self._was_reread(state, result.values)
             case ChunkLatents():
+                if result.behavior is not None:
+                    state.behavior = (*state.behavior, result.behavior)
                 self._denoised(state, result.values)
             case ChunkFrames():
                 self._decoded(state, result.values)
@@ -162,8 +158,12 @@ class ChunkRolloutLoop:
         return state
 
     def finalize(self, state: ChunkState) -> LoopResult:
-        """Hand the frames on."""
-        return LoopResult({"frames": state.frames_FYXP})
+        """Hand frames and latents on, and of a rollout what its steps recorded."""
+        latents = torch.cat(state.made_1CTHW, dim=2) if state.made_1CTHW else None
+        outputs: dict[str, Any] = {"frames": state.frames_FYXP, "latents": latents}
+        if state.profile == "rollout":
+            outputs["behavior"] = behavior_of(state)
+        return LoopResult(outputs)
 
     def _frame_shape(self, parameters: Any) -> tuple[int, int, int, int]:
         vae = self._model.config("vae")
@@ -347,9 +347,11 @@ class ChunkRolloutLoop:
         state.latents_1CTHW = values.latents_1CTHW
         state.step_index = index + 1
         is_clean = state.step_index == len(state.schedule.times)
-        state.stage = "decode" if is_clean else "denoise"
         if is_clean:
             state.noise_S1CTHW = None
+            state.stage = "decode" if state.has_frames else "commit"
+        else:
+            state.stage = "denoise"
 
     def _reserve(self, state: ChunkState) -> None:
         for expert in self._experts(state):
@@ -385,6 +387,8 @@ class ChunkRolloutLoop:
             clean = {**state.clean, state.chunk: _there(state.latents_1CTHW)}
             needed = state.rule.reread(following)
             state.clean = {chunk: latents for chunk, latents in clean.items() if chunk in needed}
+        if state.has_latents:
+            state.made_1CTHW = (*state.made_1CTHW, _there(state.latents_1CTHW))
         given = state.given_1CTHW
         if given is not None and state.rule.start(following) >= given.shape[2]:
             state.given_1CTHW = None

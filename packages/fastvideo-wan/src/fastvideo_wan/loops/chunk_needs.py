@@ -11,12 +11,13 @@ from typing import Any
 from fastvideo_core.card import LoopSpec
 from fastvideo_core.errors import ParameterError
 from fastvideo_core.loop.base import LoopEstimate, ModelView, StepEstimate
+from fastvideo_core.loop.behavior import behavior_bytes
 from fastvideo_core.loop.keys import batch_key
 from fastvideo_core.loop.policies.conditioning import num_latent_frames
 from fastvideo_core.loop.work import ShapeSignature
 from fastvideo_core.request.parameters import ResolvedParameters
-from fastvideo_wan.loops.chunk import rule_of
 from fastvideo_wan.loops.chunk_costs import chunk_cost, chunk_peak_bytes
+from fastvideo_wan.loops.chunk_options import levels_of, rule_of
 from fastvideo_wan.loops.chunk_state import CACHE
 from fastvideo_wan.loops.decode import frames_per_step
 from fastvideo_wan.loops.denoise import context_needs
@@ -62,13 +63,14 @@ def estimate_stream(
     num_chunks = 1 + max(0, -(-(num_latents - rule.num_frames(0)) // rule.chunk_frames))
     frames, past = rule.chunk_frames, rule.window_frames - rule.chunk_frames
     shape = ShapeSignature.of(frames=frames, rows=rows, columns=columns)
+    num_levels = len(levels_of(options, parameters).times)
     steps, kept, peak = [], 0, 0
     for name in experts:
         config = model.config(name)
         size, needs = (frames, rows, columns), {"past_frames": past, "num_rows": num_rows}
         cost = chunk_cost(config, size, text_tokens=length, **needs)
         context = context_needs(config, length, num_rows, length=length)
-        count = math.ceil(len(options["steps"]) / len(experts)) * num_chunks
+        count = math.ceil(num_levels / len(experts)) * num_chunks
         for step, number in (("denoise", count), ("commit", num_chunks)):
             steps.append(_of_kind(spec, model, name, step, shape, cost, number, exact=exact))
         kept += context.resident_bytes
@@ -82,15 +84,17 @@ def estimate_stream(
     chunk = _FLOAT_BYTES * vae.z_dim * frames * rows * columns
     whole = decoded_bytes(vae, {"frames": num_latents, "rows": rows, "columns": columns, "first": 1})
     # The sample, its noises, and the clean latents of the window.
-    latents = chunk * (2 + len(options["steps"])) + chunk * -(-rule.window_frames // rule.chunk_frames)
+    latents = chunk * (2 + num_levels) + chunk * -(-rule.window_frames // rule.chunk_frames)
     slabs = rule.slabs_per_stream(has_reread=bool(options.get("has_reread", True)))
     return LoopEstimate(
         tuple(steps),
-        resident_bytes=kept + latents + decode_cache_bytes(vae, decoded) + whole,
+        resident_bytes=kept + latents + decode_cache_bytes(vae, decoded) + whole + chunk * num_chunks,
         peak_bytes=max(peak, decode_peak_bytes(vae, decoded, is_exact=exact)),
-        result_bytes=whole,
+        result_bytes=whole + chunk * num_chunks,
         cache_blocks={CACHE: slabs * len(experts) * num_rows},
         chunk_blocks={CACHE: len(experts) * num_rows},
+        behavior_bytes=behavior_bytes(num_levels * num_chunks, chunk),
+        behavior_blocks={CACHE: max(0, num_chunks - slabs) * len(experts) * num_rows},
     )
 
 

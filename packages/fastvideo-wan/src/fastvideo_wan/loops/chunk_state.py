@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fastvideo_core.cache.slabs import SlabTable
+from fastvideo_core.loop.behavior import LoopBehavior, StepBehavior
 from fastvideo_core.loop.policies.cfg import (
     ClassifierFreeGuidance,
     EmbeddedGuidance,
@@ -114,6 +115,10 @@ class ChunkState(LoopState):
         num_frames: Pixel frames decoded so far.
         num_pieces: Pieces of the stream that have come out.
         frames_FYXP: The frames, where they are kept.
+        has_frames: Whether chunks are decoded.
+        has_latents: Whether the latents of all chunks are kept, for an artifact.
+        made_1CTHW: These latents, chunk by chunk.
+        behavior: What the steps of a rollout recorded, but for what each chunk attended to, which the table keeps.
     """
 
     rule: ChunkRule
@@ -151,6 +156,10 @@ class ChunkState(LoopState):
     num_frames: int = 0
     num_pieces: int = 0
     frames_FYXP: tuple[torch.Tensor, ...] = ()
+    has_frames: bool = True
+    has_latents: bool = False
+    made_1CTHW: tuple[torch.Tensor, ...] = ()
+    behavior: tuple[StepBehavior, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +335,14 @@ class ChunkFrames:
 
 @dataclass(frozen=True, slots=True)
 class ChunkOutputs:
-    """What the loop hands on: all frames, in pieces, uint8 (F, Y, X, P)."""
+    """What the loop hands on.
+
+    Attributes:
+        frames: All frames, in pieces, uint8 (F, Y, X, P); none where nobody takes them.
+        latents: The clean latents, float32 (1, C, T, H, W); None where nobody takes them.
+        behavior: Of a rollout, what its steps recorded.
+    """
 
     frames: tuple[torch.Tensor, ...]
+    latents: torch.Tensor | None
+    behavior: LoopBehavior | None = None

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from fastvideo_core.loop.base import StepContext
+from fastvideo_core.loop.behavior import StepBehavior
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
 from fastvideo_core.loop.policies.conditioning import pad_text
 from fastvideo_core.loop.work import StepResult, WorkPlan
 from fastvideo_core.request.media.pixels import pixels_to_frames
 from fastvideo_wan.loops import text
+from fastvideo_wan.loops.chunk_record import record_steps
 from fastvideo_wan.loops.chunk_schedule import add_noise, draw_noise, follow_velocity, predict_clean
 from fastvideo_wan.loops.chunk_state import (
     ChunkCommitPayload,
@@ -38,12 +40,13 @@ from fastvideo_wan.models.attention import AttentionFunction, attend
 from fastvideo_wan.models.block import WanBlock
 from fastvideo_wan.models.causal import CausalWanTransformer
 from fastvideo_wan.models.context import TextContext, split_context, stack_contexts
+from fastvideo_wan.models.transformer import BlocksRunner, run_blocks
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.instance import ModelInstance
     from fastvideo_wan.models.vae import WanVAE
 
-__all__ = ["WindowAttention", "run_step"]
+__all__ = ["WindowAttention", "chunk_velocities", "prompt_contexts", "run_step"]
 
 Pass = ChunkDenoisePayload | ChunkCommitPayload | ChunkRereadPayload
 
@@ -59,9 +62,10 @@ def run_step(instance: ModelInstance, plans: Sequence[WorkPlan[Any]], ctx: StepC
     transformer: CausalWanTransformer = instance.component(payloads[0].component)
     match payloads[0]:
         case ChunkPromptsPayload():
-            return [StepResult(values, is_finite=_is_finite(values)) for values in _prompts(transformer, payloads)]
+            made = prompt_contexts(transformer, payloads)
+            return [StepResult(values, is_finite=_is_finite(values)) for values in made]
         case ChunkDenoisePayload():
-            return _denoise(transformer, payloads, ctx)
+            return _denoise(transformer, plans, ctx)
     return [StepResult(values) for values in _read(transformer, payloads, ctx)]
 
 
@@ -73,13 +77,17 @@ class WindowAttention:
     Args:
         windows: Of each row.
         backend: What computes attention in place of torch's own.
+        is_kept: Whether the chunks' own keys and values are kept, for `contents`.
 
     Attributes:
-        fresh: Keys and values of the chunks themselves in every layer so far, each (R, L, N, K).
+        fresh: Keys and values of the chunks themselves in every layer so far, each (R, L, N, K), if they are kept.
     """
 
-    def __init__(self, windows: Sequence[Window], backend: AttentionFunction | None = None) -> None:
+    def __init__(
+        self, windows: Sequence[Window], backend: AttentionFunction | None = None, *, is_kept: bool = True
+    ) -> None:
         self.fresh: list[tuple[Tensor, Tensor]] = []
+        self._is_kept = is_kept
         self._windows = windows
         self._backend = backend
         lengths = [sum(content.key_Z1LNK.shape[2] for content in window) for window in windows]
@@ -87,7 +95,8 @@ class WindowAttention:
 
     def __call__(self, layer: int, query_RLNK: Tensor, key_RLNK: Tensor, value_RLNK: Tensor) -> Tensor:
         """Return the mixed values, (R, L, N, K)."""
-        self.fresh.append((key_RLNK, value_RLNK))
+        if self._is_kept:
+            self.fresh.append((key_RLNK, value_RLNK))
         if len(self._groups) == 1:
             return self._mix(self._groups[0], layer, query_RLNK, key_RLNK, value_RLNK)
         mixed = torch.empty_like(query_RLNK)
@@ -117,7 +126,7 @@ def _pages(rows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     return [torch.cat([torch.cat(list(pages), dim=1) for pages in rows])]
 
 
-def _prompts(transformer: CausalWanTransformer, payloads: Sequence[ChunkPromptsPayload]) -> list[ChunkPrompts]:
+def prompt_contexts(transformer: CausalWanTransformer, payloads: Sequence[ChunkPromptsPayload]) -> list[ChunkPrompts]:
     """Return the cross-attention keys and values of prompts; those of exact requests are made one by one."""
     rows = [(payload, branch) for payload in payloads for branch in payload.prompts]
     texts = [_text(transformer, payload.prompts[branch]) for payload, branch in rows]
@@ -146,18 +155,45 @@ def _text(transformer: CausalWanTransformer, row: TextRow) -> Tensor:
 
 
 def _denoise(
-    transformer: CausalWanTransformer, payloads: Sequence[ChunkDenoisePayload], ctx: StepContext
+    transformer: CausalWanTransformer, plans: Sequence[WorkPlan[ChunkDenoisePayload]], ctx: StepContext
 ) -> list[StepResult[ChunkLatents]]:
     device = transformer.patch_embedding.weight.device
+    payloads = [plan.payload for plan in plans]
     noises = [_noise(payload) for payload in payloads]
     samples = [_sample(payload, noise).to(device) for payload, noise in zip(payloads, noises, strict=True)]
     outputs, _ = _velocities(transformer, payloads, samples, ctx)
-    results = []
-    for payload, sample, noise, velocity in zip(payloads, samples, noises, _guided(payloads, outputs), strict=True):
-        latents = _next(payload, sample, velocity, noise)
+    velocities = _guided(payloads, outputs)
+    made = [_next(*row) for row in zip(payloads, samples, velocities, noises, strict=True)]
+    for latents in made:
         ctx.tap("latents", latents)
-        results.append(StepResult(ChunkLatents(latents, noise), is_finite=bool(torch.isfinite(latents).all())))
-    return results
+    behavior: Sequence[StepBehavior | None] = [None] * len(plans)
+    if plans[0].profile == "rollout":
+        behavior = record_steps(plans, samples, velocities, made)
+    return [
+        StepResult(ChunkLatents(latents, noise), is_finite=bool(torch.isfinite(latents).all()), behavior=record)
+        for latents, noise, record in zip(made, noises, behavior, strict=True)
+    ]
+
+
+def chunk_velocities(
+    transformer: CausalWanTransformer,
+    payloads: Sequence[ChunkDenoisePayload],
+    ctx: StepContext,
+    *,
+    blocks_runner: BlocksRunner | None = None,
+) -> Sequence[Tensor]:
+    """Return the guided velocity of each chunk, (1, C, T, H, W), of samples that are there, on the fast path.
+
+    Args:
+        transformer: The expert.
+        payloads: Chunks of one shape.
+        ctx: Shows what is computed.
+        blocks_runner: How to go through the blocks; None goes through them one by one.
+    """
+    device = transformer.patch_embedding.weight.device
+    samples = [_sample(payload, None).to(device) for payload in payloads]
+    outputs, _ = _velocities(transformer, payloads, samples, ctx, blocks_runner=blocks_runner or run_blocks)
+    return _guided(payloads, outputs)
 
 
 def _noise(payload: ChunkDenoisePayload) -> Tensor | None:
@@ -236,33 +272,38 @@ def _cut(
 
 
 def _velocities(
-    transformer: CausalWanTransformer, payloads: Sequence[Pass], samples: Sequence[Tensor], ctx: StepContext
+    transformer: CausalWanTransformer,
+    payloads: Sequence[Pass],
+    samples: Sequence[Tensor],
+    ctx: StepContext,
+    *,
+    blocks_runner: BlocksRunner = run_blocks,
 ) -> tuple[list[dict[str, Tensor]], list[dict[str, ChunkContent]]]:
     """Run one pass of each stream and branch; returns velocities, and what the chunks leave behind, by branch."""
     rows = [(index, branch) for index, payload in enumerate(payloads) for branch in payload.contexts]
     contexts = [payloads[index].contexts[branch] for index, branch in rows]
     windows = [_window(payloads[index], branch) for index, branch in rows]
     latents = torch.cat([samples[index] for index, _ in rows]).to(transformer.patch_embedding.weight.dtype)
-    backend = _backend(transformer)
+    is_kept = not isinstance(payloads[0], ChunkDenoisePayload)
     if payloads[0].is_exact:
-        attentions = [WindowAttention([window], None) for window in windows]
+        attentions = [WindowAttention([window], None, is_kept=is_kept) for window in windows]
         velocities = torch.cat(
             [
                 _exact_row(transformer, latents[[row]], payloads[index], contexts[row], attentions[row])
                 for row, (index, _) in enumerate(rows)
             ]
         )
-        contents = [attention.contents(0) for attention in attentions]
+        contents = [attention.contents(0) for attention in attentions] if is_kept else []
     else:
-        attention = WindowAttention(windows, backend)
+        attention = WindowAttention(windows, _backend(transformer), is_kept=is_kept)
         velocities = transformer.forward_chunk(
             latents,
             torch.tensor([payloads[index].time for index, _ in rows], device=latents.device),
             stack_contexts(contexts),
             attention,
             turns=transformer.chunk_turns(latents, [payloads[index].first_frame for index, _ in rows]),
+            blocks_runner=blocks_runner,
         )
-        is_kept = not isinstance(payloads[0], ChunkDenoisePayload)
         contents = [attention.contents(row) for row in range(len(rows))] if is_kept else []
     ctx.tap("rows.velocity", velocities)
     outputs: list[dict[str, Tensor]] = [{} for _ in payloads]

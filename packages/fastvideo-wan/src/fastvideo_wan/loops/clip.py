@@ -31,7 +31,7 @@ from fastvideo_core.request.cancel import CancelScope
 from fastvideo_core.request.media.images import resize_image
 from fastvideo_core.request.media.pixels import frames_to_pixels
 from fastvideo_core.request.parameters import ResolvedParameters
-from fastvideo_wan.loops.chunk import rule_of
+from fastvideo_wan.loops.chunk_options import rule_of
 from fastvideo_wan.loops.vae_costs import encode_cache_bytes, encode_cost, encode_peak_bytes
 from fastvideo_wan.loops.vae_plans import make_encode_plan
 from fastvideo_wan.models.vae import mean_latents
@@ -119,7 +119,8 @@ class ClipEncodeLoop:
     """Encodes an image or the end of a video, as many frames as make whole chunks.
 
     Args:
-        spec: The card's loop. Options: those of `chunk.rule_of`, and `max_step_pixels`, pixels of one step at most.
+        spec: The card's loop. Options: those of `chunk_options.rule_of`, and `max_step_pixels`, pixels of one step at
+            most.
         model: The resident model, with `vae`.
     """
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fastvideo_wan.shapes.captions import COLOUR_WORDS, MOTION_WORDS, SHAPE_WORDS
 from fastvideo_wan.shapes.judge import Verdict, judge_clip
 
-__all__ = ["CentreReward", "PromptReward", "SpeedOptions", "SpeedReward", "Wanted", "read_prompt"]
+__all__ = ["CentreReward", "PromptOptions", "PromptReward", "SpeedOptions", "SpeedReward", "Wanted", "read_prompt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,43 @@ def _found(text: str, words: Mapping[str, Sequence[str]]) -> str | None:
     return next((name for phrase, name in phrases if re.search(rf"\b{re.escape(phrase)}\b", text)), None)
 
 
+class PromptOptions(BaseModel):
+    """Options of `PromptReward`.
+
+    Attributes:
+        attributes: What is looked at.
+        is_joint: Whether a sample gets 1 if all of it is right, else 0, in place of the share that is right.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attributes: tuple[Literal["colour", "shape", "direction"], ...] = Field(
+        default=("colour", "shape", "direction"), min_length=1
+    )
+    is_joint: bool = False
+
+
 class PromptReward:
     """The share of what a prompt says of colour, shape and direction that the sample shows."""
 
-    def __init__(self, options: None) -> None:
-        del options
+    def __init__(self, options: PromptOptions) -> None:
+        self._options = options
 
     def score(self, samples: Sequence[Any]) -> list[float]:
-        """Return a score for each sample; NaN for a prompt that says nothing of it."""
-        return [_followed(read_prompt(one.prompt), judge_clip(one.frames_FYX3)) for one in samples]
+        """Return a score for each sample; NaN for a prompt that says nothing of what is looked at."""
+        return [self._score(read_prompt(one.prompt), judge_clip(one.frames_FYX3)) for one in samples]
 
-
-def _followed(wanted: Wanted, verdict: Verdict) -> float:
-    pairs = ((wanted.colour, verdict.colour), (wanted.shape, verdict.shape), (wanted.motion, verdict.direction))
-    asked = [(one, shown) for one, shown in pairs if one is not None]
-    return sum(one == shown for one, shown in asked) / len(asked) if asked else float("nan")
+    def _score(self, wanted: Wanted, verdict: Verdict) -> float:
+        pairs = {
+            "colour": (wanted.colour, verdict.colour),
+            "shape": (wanted.shape, verdict.shape),
+            "direction": (wanted.motion, verdict.direction),
+        }
+        asked = [pairs[name] for name in self._options.attributes if pairs[name][0] is not None]
+        if not asked:
+            return float("nan")
+        share = sum(one == shown for one, shown in asked) / len(asked)
+        return float(share == 1.0) if self._options.is_joint else share
 
 
 class SpeedOptions(BaseModel):
