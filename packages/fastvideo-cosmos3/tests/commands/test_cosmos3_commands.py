@@ -81,6 +81,25 @@ def test_images_and_sound_alone(folder, tmp_path, capfd):
     assert (tmp_path / "cup.wav").read_bytes().startswith(b"RIFF")
 
 
+def test_a_batch_of_several_tasks_makes_of_each_what_it_is_for(folder, tmp_path):
+    size = {"height": 32, "width": 32, "num_inference_steps": 1}
+    lines = [
+        {"id": "talk", "task": "reasoning_text", "prompt": "why?", "max_tokens": 4},
+        {"id": "look", "task": "text_to_image", "prompt": "a cup", **size},
+        {"id": "show", "task": "omni", "prompt": "a cup", "num_frames": 5, "max_tokens": 4, **size},
+    ]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert main(["batch", "requests.jsonl", "--card", str(folder), "-o", "out", "-q"]) == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    made = {entry["id"]: entry["files"] for entry in summary["requests"]}
+    assert made == {"talk": ["talk.txt"], "look": ["look.png"], "show": ["show.mp4", "show.text.txt"]}
+    assert all((tmp_path / "out" / name).stat().st_size for names in made.values() for name in names)
+    # A format that is asked for is that of all, and a line that cannot be in it is refused.
+    assert main(["batch", "requests.jsonl", "--card", str(folder), "-o", "again", "--format", "txt", "-q"]) == 2
+    summary = json.loads((tmp_path / "again/summary.json").read_text())
+    assert [entry["status"] for entry in summary["requests"]] == ["done", "refused", "done"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -17,6 +17,7 @@ from fastvideo_core.cli.jobs import (
     known_formats,
     needed_bytes,
     prepare_ask,
+    usual_suffix,
 )
 from fastvideo_core.cli.lines import Line, read_lines
 from fastvideo_core.cli.options import add_engine_options, add_quiet_option, is_config_key
@@ -45,8 +46,9 @@ Run the requests of a JSON Lines file together on one model. Each line is an obj
     {"id": "circle", "prompt": "a red circle moving right", "seed": 7, "num_inference_steps": 12}
 """
 EPILOG = """\
-Writes DIR/ID.FORMAT and DIR/ID.json for each request, and DIR/summary.json. Nothing that exists is written over. A bad
-line fails alone; the summary says which and why. Ctrl-C once cancels at the next step boundary and keeps what is done.
+Writes DIR/ID.FORMAT and DIR/ID.json for each request, and DIR/summary.json. Without --format, FORMAT is mp4, or what a
+line's task makes: txt for an answer, png for an image. Nothing that exists is written over. A bad line fails alone; the
+summary says which and why. Ctrl-C once cancels at the next step boundary and keeps what is done.
 
 With --state-dir, a batch that was interrupted in whatever way goes on with --resume, each request from its last
 checkpoint, and the summary is written when all have ended.
@@ -55,7 +57,6 @@ The exit code is 0 if every line became a file, 1 if a request failed while it r
 bad."""
 
 SUMMARY = "summary.json"
-DEFAULT_FORMAT = "mp4"
 DEFAULT_RUNNING = 4
 
 
@@ -63,7 +64,9 @@ def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     parser.add_argument("file", metavar="FILE", nargs="?", help="JSON Lines, one request a line; - is stdin")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder for the results")
-    parser.add_argument("--format", help=f"mp4, webm, gif, png or safetensors (default: {DEFAULT_FORMAT})")
+    parser.add_argument(
+        "--format", help="mp4, webm, gif, png, txt or safetensors (default: mp4, or what a line's task makes)"
+    )
     parser.add_argument(
         "--max-running", type=count, metavar="N", help=f"requests in progress at a time (default: {DEFAULT_RUNNING})"
     )
@@ -112,7 +115,7 @@ class _Batch:
     Attributes:
         card: The card.
         folder: Where results go.
-        suffix: Their extension.
+        suffix: Their extension; empty if each has the usual one of its task.
         options: How the model is loaded.
         records: All lines.
         jobs: Lines that have yet to begin, and their records.
@@ -183,7 +186,7 @@ def _check_flags(args: Namespace) -> None:
 def _plan_batch(args: Namespace, shell: Shell) -> tuple[_Batch, list[Line]]:
     """Read and check everything that can be checked without weights."""
     started_at_s = time.monotonic()
-    folder, suffix = _folder(args.output), _suffix(args.format or DEFAULT_FORMAT)
+    folder, suffix = _folder(args.output), "" if args.format is None else _suffix(args.format)
     check_output(folder / SUMMARY, allowed=(".json",))
     _check_apart(folder, args.state_dir)
     setup = read_setup(args)
@@ -309,6 +312,7 @@ def _plan_line(line: Line, card: ModelCard, folder: Path, suffix: str, setup: Se
     if line.ask is None:
         assert line.error is not None
         raise line.error
+    suffix = suffix or usual_suffix(card, line.ask, setup.suffix)
     path = folder / f"{line.request_id}{suffix}"
     sidecar = path.with_suffix(".json")
     if sidecar.exists():

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastvideo_core.cli.jobs import Ask, Job, find_card, needed_bytes
+from fastvideo_core.cli.jobs import DEFAULT_SUFFIX, Ask, Job, find_card, needed_bytes, suffix_for
 from fastvideo_core.cli.records import Record
 from fastvideo_core.cli.running import EngineOptions
 from fastvideo_core.cli.shell import Shell
@@ -34,7 +34,7 @@ class Description:
     Attributes:
         card: Name under which the card is found again.
         output: The folder of the results.
-        format: Extension of the results.
+        format: Extension of the results; empty if each has the usual one of its task.
         device: Device, or "auto".
         precision: Number format; None takes the card's.
         max_running: Most requests in progress at a time.
@@ -163,7 +163,8 @@ class BatchState:
 
         if isinstance(saved, RefusedJob):
             raise saved.error
-        suffix = self.description.format
+        request = saved.prepared.request
+        suffix = self.description.format or suffix_for(self.card.task(request.task), DEFAULT_SUFFIX)
         path = Path(self.description.output) / f"{saved.job_id}{suffix}"
         files = _reclaim(path, saved.prepared)
         if files:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fastvideo_core.runtime.prepare import PreparedRequest
 
 __all__ = [
+    "DEFAULT_SUFFIX",
     "Ask",
     "CardSetup",
     "Job",
@@ -33,6 +34,7 @@ __all__ = [
     "numbered_outputs",
     "output_for",
     "prepare_ask",
+    "suffix_for",
     "usual_suffix",
 ]
 
@@ -48,6 +50,9 @@ class CardSetup(Protocol):
         """Return the plugins that are on."""
         ...
 
+
+DEFAULT_SUFFIX = ".mp4"
+"""Extension of results where neither the deploy config nor the task says another."""
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -202,11 +207,15 @@ def output_for(task: TaskSpec, suffix: str) -> str:
 
 
 def usual_suffix(card: ModelCard, ask: Ask, suffix: str) -> str:
-    """Return the extension of a file that nobody has named: `suffix`, or where the task makes no such file its own."""
+    """Return the extension of a file that nobody has named; see `suffix_for`."""
     from fastvideo_core.request.build import suggest_task
 
-    name = ask.task or suggest_task(card, has_image=ask.image is not None)
-    task, formats = card.task(name), _formats()
+    return suffix_for(card.task(ask.task or suggest_task(card, has_image=ask.image is not None)), suffix)
+
+
+def suffix_for(task: TaskSpec, suffix: str) -> str:
+    """Return the extension of what a task makes: `suffix`, or where it makes no such file its own."""
+    formats = _formats()
     if any(suffix in formats[modality] for modality in task.outputs.values()):
         return suffix
     return formats[next(iter(task.outputs.values()))][0]

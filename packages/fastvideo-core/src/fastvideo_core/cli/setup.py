@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastvideo_core.cli.jobs import find_card
+from fastvideo_core.cli.jobs import DEFAULT_SUFFIX, find_card
 from fastvideo_core.cli.options import is_config_key
 from fastvideo_core.cli.parser import Parser, assignment
 from fastvideo_core.cli.shell import Shell
@@ -90,7 +90,11 @@ class Setup:
     @property
     def suffix(self) -> str:
         """Extension of these."""
-        return ".mp4" if self.deployment is None else f".{self.deployment.resolved.config.output.format.lstrip('.')}"
+        return (
+            DEFAULT_SUFFIX
+            if self.deployment is None
+            else f".{self.deployment.resolved.config.output.format.lstrip('.')}"
+        )
 
 
 def add_config_option(parser: Parser) -> None:
