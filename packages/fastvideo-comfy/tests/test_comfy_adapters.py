@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fastvideo_comfy.adapters import adapted, patch_cost, read_adapter
+from fastvideo_comfy.adapters import adapter_patch, patch_cost, put_on, read_adapter, restore_cost, stack_key
 from fastvideo_comfy.keys import WAN_TRANSFORMER
 from fastvideo_core.errors import CheckpointError
 
 RANK = 3
+
+
+@contextmanager
+def adapted(model, adapters, rename):
+    report, undo = put_on(model, adapters, rename)
+    try:
+        yield report
+    finally:
+        undo()
 
 
 class Attention(nn.Module):
@@ -135,5 +147,34 @@ def test_files_that_are_no_adapters(tmp_path):
 
 def test_the_cost_counts_products_and_bytes(tmp_path, model):
     adapter, _ = make(tmp_path / "a.safetensors", "blocks.0.attn1.to_q")
-    cost = patch_cost(model, [adapter], WAN_TRANSFORMER)
-    assert (cost.flops, cost.weight_bytes) == (2 * RANK * 8 * 6, 2 * 8 * 6 * 4)
+    twice, _ = make(tmp_path / "b.safetensors", "blocks.0.self_attn.q")
+    cost = patch_cost(model, [adapter, twice], WAN_TRANSFORMER)
+    assert (cost.flops, cost.weight_bytes) == (2 * 2 * RANK * 8 * 6, 2 * 2 * 8 * 6 * 4)
+    off = restore_cost(model, [adapter, twice], WAN_TRANSFORMER)
+    assert (off.flops, off.weight_bytes) == (0, 2 * 8 * 6 * 4)  # each matrix once
+
+
+def test_a_stack_is_named_by_files_strengths_and_order(tmp_path):
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    make(a, "blocks.0.attn1.to_q")
+    make(b, "blocks.1.attn1.to_q")
+    keys = {stack_key(uses) for uses in ([(a, 1.0), (b, 1.0)], [(b, 1.0), (a, 1.0)], [(a, 1.0), (b, 0.5)])}
+    assert len(keys) == 3
+    assert stack_key([(a, 1.0), (b, 1.0)]) in keys
+    os.utime(a, (1, 1))
+    assert stack_key([(a, 1.0), (b, 1.0)]) not in keys
+
+
+def test_an_engine_is_given_the_stack_as_one_change(tmp_path, model):
+    path = tmp_path / "a.safetensors"
+    _, change = make(path, "blocks.0.attn1.to_q")
+    base, told = {name: one.clone() for name, one in model.state_dict().items()}, []
+    patch = adapter_patch(model, [(path, 2.0)], family="wan", tell=told.append)
+    undo = patch.put_on(model)
+    expected = base["blocks.0.attn1.to_q.weight"].double() + 2 * change
+    torch.testing.assert_close(model.blocks[0].attn1.to_q.weight.double(), expected, rtol=0, atol=1e-5)
+    assert told == ["a.safetensors: 1 matrices"]
+    undo()
+    assert all(torch.equal(one, base[name]) for name, one in model.state_dict().items())
+    with pytest.raises(CheckpointError, match="of the other family are not known; known: wan"):
+        adapter_patch(model, [(path, 1.0)], family="other")

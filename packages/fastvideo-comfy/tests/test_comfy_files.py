@@ -192,6 +192,47 @@ def test_every_key_is_accounted_for(folder, single, tmp_path, change, words):
         load_instance(card)
 
 
+def vae_22_name(name):
+    """Return the original name of a tensor of Wan 2.2's VAE, from diffusers' name."""
+    name = re.sub(r"^(quant|post_quant)_conv\.", lambda m: {"quant": "conv1.", "post_quant": "conv2."}[m[1]], name)
+    name = name.replace(".conv_in.", ".conv1.").replace(".norm_out.gamma", ".head.0.gamma")
+    name = name.replace(".conv_out.", ".head.2.")
+    if "_block" not in name:
+        return name
+    name = rename(name, RESNET)
+    name = name.replace("mid_block.attentions.0", "middle.1")
+    name = re.sub(r"mid_block\.resnets\.(\d)", lambda m: f"middle.{2 * int(m[1])}", name)
+    # A stage's step to the next size comes after its residual blocks: one more of them in the decoder.
+    name = re.sub(r"encoder\.down_blocks\.(\d)\.resnets\.", r"encoder.downsamples.\1.downsamples.", name)
+    name = re.sub(r"encoder\.down_blocks\.(\d)\.downsampler\.", r"encoder.downsamples.\1.downsamples.1.", name)
+    name = re.sub(r"decoder\.up_blocks\.(\d)\.resnets\.", r"decoder.upsamples.\1.upsamples.", name)
+    return re.sub(r"decoder\.up_blocks\.(\d)\.upsampler\.", r"decoder.upsamples.\1.upsamples.2.", name)
+
+
+def test_the_vae_of_wan_2_2(tmp_path):
+    folder = build_wan_checkpoint(tmp_path / "5b", "ti2v-5b", vae={"dim_mult": [1, 2, 4, 4]})
+    single = {vae_22_name(name): one for name, one in tensors(folder, "vae").items()}
+    # Names that the published file has; the first of them is how ComfyUI tells it from Wan 2.1's.
+    for name in (
+        "decoder.upsamples.0.upsamples.0.residual.2.weight", "encoder.downsamples.0.downsamples.1.resample.1.weight",
+        "encoder.downsamples.1.downsamples.1.time_conv.bias", "decoder.upsamples.2.upsamples.0.shortcut.weight",
+        "encoder.middle.1.to_qkv.weight", "decoder.head.0.gamma", "conv2.weight",
+    ):  # fmt: skip
+        assert name in single
+    card = staged(folder, write(tmp_path, {"vae": single}), tmp_path)
+    instance = load_instance(card, device="cpu", precision="float32")
+    own = load_instance(Catalog.installed().read_folder(folder), device="cpu", precision="float32")
+    expected = own.component("vae").state_dict()
+    got = instance.component("vae").state_dict()
+    assert set(got) == set(expected)
+    assert all(torch.equal(got[name], one) for name, one in expected.items())
+    del single["conv2.weight"]
+    (tmp_path / "second").mkdir()
+    broken = staged(folder, write(tmp_path / "second", {"vae": single}), tmp_path / "second")
+    with pytest.raises(CheckpointError, match="post_quant_conv.weight"):
+        load_instance(broken, device="cpu", precision="float32")
+
+
 def test_what_cannot_be_staged_is_refused(folder, tmp_path):
     card = Catalog.installed().read_folder(folder)
     with pytest.raises(CheckpointError, match="is not there"):
@@ -306,7 +347,10 @@ def test_a_workflow_runs_on_its_own_files_and_adapters(tmp_path, prompt, capsys)
     assert main(["comfy", "run", str(plain), *out, "-q"]) == 0
     assert main(["comfy", "run", str(plain), *out, "-q", "--models", str(tmp_path / "ComfyUI")]) == 0
     assert main(["comfy", "run", str(turned), *out, "--models", str(tmp_path / "ComfyUI")]) == 0
-    assert re.search(r"turn.safetensors: 1 matrices \(\S+ s, \S+ s predicted\)", capsys.readouterr().err)
+    told = capsys.readouterr().err
+    assert "adapters on transformer: turn.safetensors: 1 matrices" in told
+    assert re.search(r"adapters put on transformer in \S+ s \(\S+ s predicted\)", told)
+    assert re.search(r"transformer restored in \S+ s \(\S+ s predicted\)", told)
     own, single, changed = (frames_of(tmp_path / "out" / name) for name in ("plain.mp4", "plain-2.mp4", "turned.mp4"))
     assert np.array_equal(own, single)
     assert np.abs(own.astype(int) - changed).max() > 2

@@ -42,10 +42,10 @@ class Running:
 
 
 @contextmanager
-def running_server(card, folder: Path, *, options=OPTIONS, **settings):
+def running_server(card, folder: Path, *, options=OPTIONS, setup=None, **settings):
     """Run a server until the context ends."""
     config = ServerConfig(folder=folder, port=0, **{"min_free": 0, **settings})
-    with open_parts(config, card, options=options) as parts:
+    with open_parts(config, card, options=options, setup=setup) as parts:
         started, addresses = threading.Event(), []
 
         def tell(address):

@@ -9,10 +9,9 @@ and PEFT's own.
 
 from __future__ import annotations
 
+import hashlib
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastvideo_comfy.keys import WAN_TRANSFORMER
 from fastvideo_core.errors import CheckpointError
 from fastvideo_core.loop.work import StepCost
+from fastvideo_core.runtime.patches import WeightPatch
 from fastvideo_core.runtime.weights.files import read_weight_files
 from fastvideo_core.runtime.weights.reader import read_tensors
 
-__all__ = ["Adapter", "PatchReport", "adapted", "patch_cost", "read_adapter"]
+__all__ = [
+    "Adapter",
+    "PatchReport",
+    "adapter_patch",
+    "patch_cost",
+    "put_on",
+    "read_adapter",
+    "restore_cost",
+    "stack_key",
+]
 
 _PARTS = re.compile(r"\.(?P<part>lora_A|lora_down|lora_B|lora_up|alpha|diff|diff_b)(?:\.default)?(?:\.weight)?$")
 _ROLES = {"lora_A": "down", "lora_down": "down", "lora_B": "up", "lora_up": "up"}
@@ -60,12 +70,10 @@ class PatchReport:
     Attributes:
         counts: Matrices that each adapter changed, by file name, in the order of the stack.
         num_bytes: Bytes of base weights that are kept to restore them.
-        seconds: Time that it took.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     num_bytes: int = 0
-    seconds: float = 0.0
 
 
 def read_adapter(path: Path) -> Adapter:
@@ -94,10 +102,7 @@ def read_adapter(path: Path) -> Adapter:
 
 
 def patch_cost(module: nn.Module, adapters: Sequence[Adapter], rename: Callable[[str], str]) -> StepCost:
-    """Return what putting a stack on costs: a product of two thin matrices each, and the weights read and written.
-
-    Taking it off moves the same bytes and multiplies nothing.
-    """
+    """Return what putting a stack on costs: a product of two thin matrices each, and the weights read and written."""
     flops = moved = 0.0
     for adapter in adapters:
         for weight, parts in _matched(module, adapter, rename):
@@ -108,34 +113,90 @@ def patch_cost(module: nn.Module, adapters: Sequence[Adapter], rename: Callable[
     return StepCost(flops, weight_bytes=moved)
 
 
-@contextmanager
-def adapted(
+def restore_cost(module: nn.Module, adapters: Sequence[Adapter], rename: Callable[[str], str]) -> StepCost:
+    """Return what taking a stack off costs: every changed weight is read from its copy and written, once."""
+    changed = {weight for adapter in adapters for weight, _ in _matched(module, adapter, rename)}
+    return StepCost(0.0, weight_bytes=float(sum(2 * weight.nbytes for weight in changed)))
+
+
+def put_on(
     module: nn.Module, adapters: Sequence[tuple[Adapter, float]], rename: Callable[[str], str]
-) -> Iterator[PatchReport]:
-    """Put adapters on a module for as long as the context is open; then its weights are the base's, bit by bit.
+) -> tuple[PatchReport, Callable[[], None]]:
+    """Put adapters on a module, whose weights are changed in place.
 
     Args:
-        module: The module, whose weights are changed in place.
+        module: The module.
         adapters: Adapters with their strengths, in order.
         rename: From the original names, without prefix, to the module's.
 
+    Returns:
+        What was changed; and what makes the weights the base's again, bit by bit.
+
     Raises:
-        CheckpointError: An adapter names a matrix that the module does not have, or one of another shape.
+        CheckpointError: An adapter names a matrix that the module does not have, or one of another shape; the weights
+            are the base's then.
     """
-    started = time.perf_counter()
-    report = PatchReport()
-    base: dict[Tensor, Tensor] = {}
+    report, base = PatchReport(), dict[Tensor, Tensor]()
+
+    def undo() -> None:
+        with torch.no_grad():
+            for changed, kept in base.items():
+                changed.copy_(kept)
+
     try:
         with torch.no_grad():
             for adapter, strength in adapters:
                 report.counts[adapter.path.name] = _put_on(module, adapter, strength, rename, base)
-        report.num_bytes = sum(kept.nbytes for kept in base.values())
-        report.seconds = time.perf_counter() - started
-        yield report
-    finally:
-        with torch.no_grad():
-            for changed, kept in base.items():
-                changed.copy_(kept)
+    except BaseException:
+        undo()
+        raise
+    report.num_bytes = sum(kept.nbytes for kept in base.values())
+    return report, undo
+
+
+def adapter_patch(
+    module: nn.Module,
+    uses: Sequence[tuple[Path, float]],
+    *,
+    family: str,
+    tell: Callable[[str], None] = lambda line: None,  # noqa: ARG005 - says nothing
+) -> WeightPatch:
+    """Return a stack of adapter files as a change of weights that an engine puts on, prices and takes off.
+
+    Args:
+        module: The module that it is for.
+        uses: Files with their strengths, in order.
+        family: Family of the card.
+        tell: Told how many matrices each file has changed.
+
+    Raises:
+        CheckpointError: A file is no adapter, or is another model's.
+    """
+    if family != "wan":
+        raise CheckpointError(f"adapters of the {family} family are not known; known: wan")
+    adapters = [(read_adapter(path), strength) for path, strength in uses]
+    files = [adapter for adapter, _ in adapters]
+
+    def change(target: nn.Module) -> Callable[[], None]:
+        report, undo = put_on(target, adapters, WAN_TRANSFORMER)
+        tell(", ".join(f"{name}: {count} matrices" for name, count in report.counts.items()))
+        return undo
+
+    return WeightPatch(
+        stack_key(uses),
+        change,
+        patch_cost(module, files, WAN_TRANSFORMER),
+        restore_cost(module, files, WAN_TRANSFORMER),
+    )
+
+
+def stack_key(uses: Sequence[tuple[Path, float]]) -> str:
+    """Return a name of a stack, which another content of its files changes."""
+    digest = hashlib.sha256()
+    for path, strength in uses:
+        info = path.stat()
+        digest.update(f"{path.resolve()} {info.st_size} {info.st_mtime_ns} {strength!r}\n".encode())
+    return f"{'+'.join(path.stem for path, _ in uses)}-{digest.hexdigest()[:12]}"
 
 
 def _put_on(

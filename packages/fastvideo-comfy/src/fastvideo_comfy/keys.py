@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 from fastvideo_core.runtime.weights.keys import rename_by_rules
 
-__all__ = ["TEXT_ENCODER", "VISION", "WAN_TRANSFORMER", "WAN_TRANSFORMER_RULES", "WAN_VAE", "is_weight"]
+__all__ = [
+    "TEXT_ENCODER",
+    "VISION",
+    "WAN_TRANSFORMER",
+    "WAN_TRANSFORMER_RULES",
+    "WAN_VAE",
+    "WAN_VAE_22",
+    "is_weight",
+]
 
 _EXTRAS = re.compile(
     r"(^|\.)(scaled_fp8|spiece_model|logit_scale)$|\.(scale_weight|scale_input|weight_scale|input_scale|comfy_quant)$"
@@ -65,20 +73,17 @@ _RESNET = (
 _NUM_UP = 4
 """Parts of a stage of the decoder: three residual blocks and the step to the next size."""
 
-_VAE_RULES = rename_by_rules(
-    (
-        (r"^conv1\.", "quant_conv."),
-        (r"^conv2\.", "post_quant_conv."),
-        (r"^(encoder|decoder)\.conv1\.", r"\1.conv_in."),
-        (r"^(encoder|decoder)\.head\.0\.gamma$", r"\1.norm_out.gamma"),
-        (r"^(encoder|decoder)\.head\.2\.", r"\1.conv_out."),
-        (r"^(encoder|decoder)\.middle\.0\.", r"\1.mid_block.resnets.0."),
-        (r"^(encoder|decoder)\.middle\.1\.", r"\1.mid_block.attentions.0."),
-        (r"^(encoder|decoder)\.middle\.2\.", r"\1.mid_block.resnets.1."),
-        (r"^encoder\.downsamples\.", "encoder.down_blocks."),
-        *_RESNET,
-    )
+_ENDS_AND_MIDDLE = (
+    (r"^conv1\.", "quant_conv."),
+    (r"^conv2\.", "post_quant_conv."),
+    (r"^(encoder|decoder)\.conv1\.", r"\1.conv_in."),
+    (r"^(encoder|decoder)\.head\.0\.gamma$", r"\1.norm_out.gamma"),
+    (r"^(encoder|decoder)\.head\.2\.", r"\1.conv_out."),
+    (r"^(encoder|decoder)\.middle\.0\.", r"\1.mid_block.resnets.0."),
+    (r"^(encoder|decoder)\.middle\.1\.", r"\1.mid_block.attentions.0."),
+    (r"^(encoder|decoder)\.middle\.2\.", r"\1.mid_block.resnets.1."),
 )
+_VAE_RULES = rename_by_rules((*_ENDS_AND_MIDDLE, (r"^encoder\.downsamples\.", "encoder.down_blocks."), *_RESNET))
 _UP = re.compile(r"^decoder\.upsamples\.(\d+)\.")
 
 
@@ -91,6 +96,24 @@ def WAN_VAE(name: str) -> str:  # noqa: N802 - named like the other key maps, wh
         name = f"decoder.up_blocks.{stage}.{place}.{name[match.end() :]}"
     return _VAE_RULES(name)
 
+
+WAN_VAE_22 = rename_by_rules(
+    (
+        *_ENDS_AND_MIDDLE,
+        (
+            r"^encoder\.downsamples\.(\d+)\.downsamples\.\d+\.(resample|time_conv)\.",
+            r"encoder.down_blocks.\1.downsampler.\2.",
+        ),
+        (r"^encoder\.downsamples\.(\d+)\.downsamples\.", r"encoder.down_blocks.\1.resnets."),
+        (
+            r"^decoder\.upsamples\.(\d+)\.upsamples\.\d+\.(resample|time_conv)\.",
+            r"decoder.up_blocks.\1.upsampler.\2.",
+        ),
+        (r"^decoder\.upsamples\.(\d+)\.upsamples\.", r"decoder.up_blocks.\1.resnets."),
+        *_RESNET,
+    )
+)
+"""Renames of Wan 2.2's VAE, whose stages are blocks of their own."""
 
 TEXT_ENCODER = rename_by_rules(((r"^(transformer|text_encoders\.umt5xxl\.transformer)\.", ""),))
 VISION = rename_by_rules(((r"^vision_model\.", ""),))

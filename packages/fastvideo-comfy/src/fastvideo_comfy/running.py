@@ -9,16 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastvideo_comfy.adapters import adapted, patch_cost, read_adapter
+from fastvideo_comfy.adapters import adapter_patch
 from fastvideo_comfy.folders import ModelFolders
-from fastvideo_comfy.keys import WAN_TRANSFORMER
 from fastvideo_comfy.lower.base import CardFinder
 from fastvideo_comfy.program import OutputRequest, WorkflowProgram
 from fastvideo_comfy.requests import comfy_card, load_extensions, to_request
 from fastvideo_comfy.stage import stage_card
 from fastvideo_core.errors import CheckpointError, UnknownCardError
 from fastvideo_core.extend.extensions import Extensions
-from fastvideo_core.loop.work import BatchKey, ShapeSignature
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
@@ -199,26 +197,16 @@ def _engine(planned: Planned, settings: RunSettings) -> Iterator[Engine]:
 def _patched(
     engine: Engine, component: str, uses: Sequence[tuple[Path, float]], settings: RunSettings
 ) -> Iterator[None]:
-    """Put adapters on a component of an engine that is idle, priced by its cost model, which learns from it."""
-    instance, family = engine.instance, engine.card.family
-    if family != "wan":
-        raise CheckpointError(f"adapters of the {family} family are not known; known: wan")
-    module = instance.component(component)
-    adapters = [(read_adapter(path), strength) for path, strength in uses]
-    cost = patch_cost(module, [adapter for adapter, _ in adapters], WAN_TRANSFORMER)
-    key = BatchKey(
-        instance.instance_id,
-        component,
-        "adapter_patch",
-        ShapeSignature.of(adapters=len(adapters)),
-        instance.precision,
-        weights_version=instance.weights_version,
-    )
-    with ExitStack() as stack:
-        with engine.paused():
-            predicted_s = engine.costs.predict(key, cost)
-            report = stack.enter_context(adapted(module, adapters, WAN_TRANSFORMER))
-            engine.costs.observe(key, cost, 1, report.seconds)
-        counts = ", ".join(f"{name}: {count} matrices" for name, count in report.counts.items())
-        settings.tell(f"adapters on {component}: {counts} ({report.seconds:.3g} s, {predicted_s:.3g} s predicted)")
+    """Put adapters on a component for as long as the context is open, and tell what it took."""
+
+    def tell(line: str) -> None:
+        settings.tell(f"adapters on {component}: {line}")
+
+    patch = adapter_patch(engine.instance.component(component), uses, family=engine.card.family, tell=tell)
+    on = engine.patch_weights(component, patch)
+    settings.tell(f"adapters put on {component} in {on.seconds:.3g} s ({on.predicted_s:.3g} s predicted)")
+    try:
         yield
+    finally:
+        off = engine.unpatch_weights(component)
+        settings.tell(f"{component} restored in {off.seconds:.3g} s ({off.predicted_s:.3g} s predicted)")

@@ -27,6 +27,7 @@ KEY_MAPS: Mapping[str, str] = {
 }
 """Renames of the Wan family's single files, by component."""
 
+_VAE_22 = "fastvideo_comfy.keys:WAN_VAE_22"
 _STEMS = {"transformers": "model", "diffusers": "diffusion_pytorch_model"}
 
 
@@ -53,14 +54,14 @@ def stage_card(card: ModelCard, files: Mapping[str, Path], folder: Path) -> Mode
             _link(base / described.folder, place)
             components[spec.load_id] = described
             continue
-        _check(card, spec.component_id, base / described.folder)
+        key_map = _key_map(card, spec.component_id, base / described.folder)
         place.mkdir(parents=True)
         shutil.copyfile(base / described.folder / "config.json", place / "config.json")
         _link(files[spec.component_id], place / f"{_STEMS.get(described.layout, 'model')}.safetensors")
         components[spec.load_id] = described.model_copy(
             update={
                 "layout": "comfyui",
-                "key_map": KEY_MAPS[spec.component_id],
+                "key_map": key_map,
                 "only": "fastvideo_comfy.keys:is_weight",
             }
         )
@@ -83,17 +84,22 @@ def _base_folder(card: ModelCard) -> Path:
     return locate(source.kind, source.location, revision=source.revision, components=host).folder
 
 
-def _check(card: ModelCard, component: str, folder: Path) -> None:
+def _key_map(card: ModelCard, component: str, folder: Path) -> str:
+    """Return the renames of a component's single file; those of a VAE follow from its configuration."""
     if component != "vae":
-        return
+        return KEY_MAPS[component]
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if config.get("is_residual") or config.get("num_res_blocks", 2) != 2:
+    if config.get("is_residual"):
+        return _VAE_22
+    if config.get("num_res_blocks", 2) != 2:
         raise CheckpointError(
-            f"single files of the VAE of {card.model_id} are not known; leave it out, and the card's own is taken"
+            f"single files of the VAE of {card.model_id} are not known: its stages have {config['num_res_blocks']} "
+            "residual blocks, those of Wan 2.1 have 2"
         )
+    return KEY_MAPS[component]
 
 
 def _link(target: Path, place: Path) -> None:

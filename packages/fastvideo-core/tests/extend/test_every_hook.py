@@ -20,6 +20,7 @@ from fastvideo_core.extend import (
     ProgramTemplate,
     RewardSpec,
     SamplerSpec,
+    ServerPartSpec,
     TransportSpec,
     load_plugins,
 )
@@ -90,6 +91,10 @@ def program_templates():
     return [ProgramTemplate("upscale", "every_hook_plugin:UPSCALE", version="2")]
 
 @hookimpl
+def server_parts():
+    return [ServerPartSpec("gallery", "every_hook_plugin:make_gallery", section="gallery")]
+
+@hookimpl
 def doctor_checks():
     return [DoctorCheck("kernels", "every_hook_plugin:ask")]
 """
@@ -102,6 +107,7 @@ SPECS = {
     "program_templates": ProgramTemplate,
     "rewards": RewardSpec,
     "samplers": SamplerSpec,
+    "server_parts": ServerPartSpec,
     "training_methods": MethodSpec,
     "transports": TransportSpec,
     "workflow_nodes": NodeSpec,
@@ -137,6 +143,7 @@ def test_it_is_on_when_it_is_named_and_nothing_that_it_names_is_imported(availab
     assert list(extensions.transports) == ["wire"]
     assert (list(extensions.training_methods), list(extensions.rewards)) == (["nft"], ["judge"])
     assert extensions.workflow_nodes["KSampler"].implementation == "every_hook_plugin:compile_node"
+    assert extensions.server_parts["gallery"].plugin == "interceptor.every"
     commands, _ = collect_commands(extensions.registry)
     assert list(commands) == ["every"]
     assert not Extensions.load(available=available).has_hooks

@@ -183,6 +183,7 @@ def test_specifications_are_documented_and_not_called():
         "program_templates",
         "rewards",
         "samplers",
+        "server_parts",
         "training_methods",
         "transports",
         "workflow_nodes",

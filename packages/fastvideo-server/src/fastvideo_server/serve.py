@@ -13,6 +13,7 @@ from fastvideo_core.runtime.durable import StateStore
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.http.parts import Parts
+from fastvideo_server.http.plugged import load_parts
 from fastvideo_server.jobs.artifacts import ArtifactFolder, ArtifactStore
 from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.health import Health
@@ -52,6 +53,7 @@ def open_parts(
         StateError: The folder, or the database, is another process's, or another thing's.
         CheckpointError: Weights are missing or broken.
         ResourceError: They do not fit, or a database or a store cannot be reached.
+        PluginError: A part that a plugin brings cannot be made.
     """
     chosen = setup or Setup()
     metrics = Metrics()
@@ -79,7 +81,8 @@ def open_parts(
             engine, shelf, config, keys, metrics, setup=chosen, max_running=runtime.scheduler.max_running
         )
         sessions = SessionService(service, config, keys, metrics)
-        yield Parts(config, service, sessions, keys, metrics, Health(service, watch), watch)
+        parts = Parts(config, service, sessions, keys, metrics, Health(service, watch), watch)
+        yield replace(parts, plugged=load_parts(parts, chosen))
 
 
 def _database(config: ServerConfig) -> JobDatabase:

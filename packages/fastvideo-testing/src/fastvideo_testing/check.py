@@ -23,7 +23,7 @@ __all__ = ["Check", "CheckResult", "checks_of", "main", "run_checks"]
 
 _SPEC_HOOKS = (
     "attention_backends", "config_sections", "doctor_checks", "interceptors", "observers", "program_templates",
-    "rewards", "samplers", "training_methods", "transports", "workflow_nodes",
+    "rewards", "samplers", "server_parts", "training_methods", "transports", "workflow_nodes",
 )  # fmt: skip
 """Hooks that give descriptions."""
 SMALL = {"num_frames": 9, "height": 32, "width": 32}

@@ -26,7 +26,7 @@ EPILOG = "The exit code is 1 if the plugin does not load."
 
 _SPEC_HOOKS = (
     "observers", "interceptors", "attention_backends", "samplers", "transports", "training_methods", "rewards",
-    "workflow_nodes", "program_templates", "doctor_checks", "config_sections",
+    "workflow_nodes", "program_templates", "server_parts", "doctor_checks", "config_sections",
 )  # fmt: skip
 """Hooks without arguments that give descriptions."""
 

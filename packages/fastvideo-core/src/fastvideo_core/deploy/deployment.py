@@ -105,6 +105,7 @@ class Deployment:
             named=tuple(name for name in one.named if name not in without),
             observers={name: part for name, part in one.observers.items() if part.plugin not in without},
             interceptors={name: part for name, part in one.interceptors.items() if part.plugin not in without},
+            server_parts={name: part for name, part in one.server_parts.items() if part.plugin not in without},
         )
 
     def device(self, card: ModelCard) -> str:

@@ -13,6 +13,7 @@ from fastvideo_core.extend.base import (
     ProgramTemplate,
     RewardSpec,
     SamplerSpec,
+    ServerPartSpec,
     TransportSpec,
 )
 from fastvideo_core.extend.commands import Command
@@ -37,6 +38,7 @@ __all__ = [
     "ProgramTemplate",
     "RewardSpec",
     "SamplerSpec",
+    "ServerPartSpec",
     "TransportSpec",
     "find_plugins",
     "hookimpl",

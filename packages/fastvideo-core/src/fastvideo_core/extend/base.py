@@ -25,6 +25,7 @@ __all__ = [
     "ProgramTemplate",
     "RewardSpec",
     "SamplerSpec",
+    "ServerPartSpec",
     "TransportSpec",
 ]
 
@@ -251,6 +252,19 @@ class ProgramTemplate(PluginSpec):
 
     version: str = "1"
     parameters: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPartSpec(PluginSpec):
+    """A part of a server; the implementation is a function of a `fastvideo_core.runtime.serving.ServerHost`.
+
+    It returns a `fastvideo_core.runtime.serving.ServerPart`, once, when the server starts.
+
+    Attributes:
+        section: The plugin's section of the deploy config, which the part is given; None if it has none.
+    """
+
+    section: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from fastvideo_core.extend.base import (
     PluginSpec,
     RewardSpec,
     SamplerSpec,
+    ServerPartSpec,
     TransportSpec,
 )
 from fastvideo_core.extend.collect import Brought, collect_specs
@@ -88,6 +89,7 @@ class Extensions:
         training_methods: Training methods that plugins bring, by name.
         rewards: Rewards that plugins bring, by name.
         workflow_nodes: Node types of workflows that plugins bring, by the type's name in workflow files.
+        server_parts: Parts of a server, of plugins that were switched on by name.
         attention: The attention backend that is chosen; `sdpa` is torch's own.
     """
 
@@ -101,6 +103,7 @@ class Extensions:
     training_methods: Mapping[str, MethodSpec] = field(default_factory=dict)
     rewards: Mapping[str, RewardSpec] = field(default_factory=dict)
     workflow_nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
+    server_parts: Mapping[str, Brought[ServerPartSpec]] = field(default_factory=dict)
     attention: str = "sdpa"
 
     @classmethod
@@ -140,6 +143,7 @@ class Extensions:
         transports, registry = collect_specs(registry, "transports", TransportSpec, taken=("local",))
         methods, registry = collect_specs(registry, "training_methods", MethodSpec)
         rewards, registry = collect_specs(registry, "rewards", RewardSpec)
+        parts, registry = collect_specs(registry, "server_parts", ServerPartSpec)
         nodes, registry = _by_node_type(*collect_specs(registry, "workflow_nodes", NodeSpec))
         if strict and registry.failed:
             raise PluginError("; ".join(f"{plugin}: {plugin.error}" for plugin in registry.failed))
@@ -157,6 +161,7 @@ class Extensions:
             {name: one.spec for name, one in methods.items()},
             {name: one.spec for name, one in rewards.items()},
             nodes,
+            {name: one for name, one in parts.items() if one.plugin in plugins},
         )
 
     @property

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ProgramTemplate,
         RewardSpec,
         SamplerSpec,
+        ServerPartSpec,
         TransportSpec,
     )
     from fastvideo_core.extend.commands import Command
@@ -195,6 +196,16 @@ def workflow_nodes() -> Sequence[NodeSpec]:
 @hookspec
 def program_templates() -> Sequence[ProgramTemplate]:
     """Return programs with parameters of their own, which are offered like tasks under their names."""
+    raise AssertionError("a specification is not called")
+
+
+@since("1.0")
+@hookspec
+def server_parts() -> Sequence[ServerPartSpec]:
+    """Return parts of a server: routes beside its own, and tasks beside the card's.
+
+    A server has those of the plugins that the deploy config names.
+    """
     raise AssertionError("a specification is not called")
 
 

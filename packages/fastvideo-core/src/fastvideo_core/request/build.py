@@ -21,7 +21,7 @@ from fastvideo_core.request.base import (
     VideoPart,
 )
 
-__all__ = ["build_request", "suggest_task"]
+__all__ = ["build_request", "check_latency_class", "suggest_task"]
 
 
 def build_request(
@@ -61,7 +61,7 @@ def build_request(
     chosen = suggest_task(card, has_image=image is not None) if task is None else task
     fields: dict[str, Any] = {} if request_id is None else {"request_id": request_id}
     if latency_class is not None:
-        fields["latency_class"] = _check_class(latency_class)
+        fields["latency_class"] = check_latency_class(latency_class)
     try:
         parts: list[Any] = [TextPart(name="prompt", text=prompt)]
         if image is not None:
@@ -84,7 +84,12 @@ def build_request(
         raise InputError(first["msg"], field=field, value=first["input"]) from None
 
 
-def _check_class(name: str) -> str:
+def check_latency_class(name: str) -> str:
+    """Return the name of a latency class.
+
+    Raises:
+        ParameterError: There is no such class.
+    """
     classes = get_args(Request.model_fields["latency_class"].annotation)
     if name not in classes:
         near = get_close_matches(str(name), classes, n=1, cutoff=0.4)

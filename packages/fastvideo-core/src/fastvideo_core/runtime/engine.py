@@ -34,6 +34,7 @@ from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.loading import load_instance
 from fastvideo_core.runtime.offers import Offers
 from fastvideo_core.runtime.options import RuntimeOptions
+from fastvideo_core.runtime.patches import WeightPatches
 from fastvideo_core.runtime.prepare import PreparedRequest, prepare_request
 from fastvideo_core.runtime.run import GenerationResult, RequestRun
 from fastvideo_core.runtime.samplers import load_samplers, with_samplers
@@ -105,6 +106,7 @@ class Engine(HeldEngine):
         self._store = store
         self._reload = reload
         self._defaults = defaults
+        self._patches = WeightPatches()
         self._lock = threading.Lock()
         self._open: dict[str, Active] = {}
         self._compiler = CompileCache(instance.card, instance.device, chosen.compiling)
@@ -474,6 +476,7 @@ class Engine(HeldEngine):
         assert self._reload is not None
         self._compiler.forget()
         instance = self._reload()
+        self._patches.put_on_again(instance)
         nodes = {}
         for request_id in request_ids:
             saved = None if self._store is None else self._store.reload(request_id, instance)

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from fastvideo_core.cache import CachePools
+from fastvideo_core.cost import CostModel
 from fastvideo_core.errors import ExecutionError, ParameterError
 from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.instance import ModelInstance
 from fastvideo_core.runtime.new_weights import NewWeights, digest_version
+from fastvideo_core.runtime.patches import PatchTime, WeightPatch, WeightPatches, patch_key
 from fastvideo_core.runtime.sleep import SleepMode
 
 if TYPE_CHECKING:
@@ -30,11 +32,14 @@ class HeldEngine:
 
     Attributes:
         caches: The card's caches.
+        costs: What steps take.
     """
 
     caches: CachePools
+    costs: CostModel
     _control: ControlPlane
     _compiler: CompileCache
+    _patches: WeightPatches
 
     @property
     @abstractmethod
@@ -120,3 +125,40 @@ class HeldEngine:
         with self.frozen(mode):
             before = self._control.exclusively(lambda: instance.put_weights(new))
             self._control.call(lambda: self.caches.invalidate(instance.card.model_id, weights_version=before))
+
+    def patch_weights(self, component_id: str, patch: WeightPatch) -> PatchTime:
+        """Change a component's weights until `unpatch_weights`, while no request is half-way.
+
+        Requests that start from then on run on what is changed. If the device is lost, the change is made again.
+
+        Args:
+            component_id: The component.
+            patch: The change.
+
+        Raises:
+            ParameterError: A change is on it already.
+            CheckpointError: The component is not loaded, or the change does not fit it.
+        """
+        instance = self.instance
+        key = patch_key(instance, component_id, "weight_patch")
+        with self.frozen():
+            predicted_s = self._control.call(lambda: self.costs.predict(key, patch.cost))
+            seconds = self._control.exclusively(lambda: self._patches.put_on(instance, component_id, patch))
+            self._control.call(lambda: self.costs.observe(key, patch.cost, 1, seconds))
+        return PatchTime(predicted_s, seconds)
+
+    def unpatch_weights(self, component_id: str) -> PatchTime:
+        """Restore a component's weights, bit by bit, while no request is half-way.
+
+        Raises:
+            ParameterError: No change is on it.
+        """
+        instance = self.instance
+        patch, key = self._patches.get(component_id), patch_key(instance, component_id, "weight_unpatch")
+        with self.frozen():
+            before = instance.weights_version
+            predicted_s = self._control.call(lambda: self.costs.predict(key, patch.undo_cost))
+            seconds = self._control.exclusively(lambda: self._patches.take_off(instance, component_id))
+            self._control.call(lambda: self.costs.observe(key, patch.undo_cost, 1, seconds))
+            self._control.call(lambda: self.caches.invalidate(instance.card.model_id, weights_version=before))
+        return PatchTime(predicted_s, seconds)

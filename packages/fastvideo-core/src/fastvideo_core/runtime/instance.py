@@ -178,6 +178,7 @@ class ModelInstance:
         self.device = device
         self._components = dict(components)
         self._asleep: dict[str, SleepingComponent] = {}
+        self._patches: dict[str, str] = {}
         self._reload = reload
         self.hooks = hooks
         version = _joint_version(components)
@@ -298,12 +299,35 @@ class ModelInstance:
             ComponentAsleepError: It sleeps.
         """
         module = self.component(new.component_id)
+        self._check_plain(new.component_id)
         new.put(module)
         before = self.view.weights_version
         part = self._components[new.component_id]
         self._components[new.component_id] = replace(part, weights_version=new.version)
-        self.view.weights_version = _joint_version(self._components)
+        self._name_weights()
         return before
+
+    def note_patch(self, component_id: str, version: str | None) -> None:
+        """Note that a component's weights are changed in place for a while, under a name; None that they are not.
+
+        The name is part of the weights' version meanwhile; the component's own content version stays.
+        """
+        if version is None:
+            self._patches.pop(component_id, None)
+        else:
+            self._patches[component_id] = version
+        self._name_weights()
+
+    def _name_weights(self) -> None:
+        names = [_joint_version(self._components), *(f"{name}~{one}" for name, one in sorted(self._patches.items()))]
+        self.view.weights_version = "+".join(filter(None, names))
+
+    def _check_plain(self, name: str) -> None:
+        if name in self._patches:
+            raise ParameterError(
+                f"its weights are changed for a while ({self._patches[name]})", field="components", value=name,
+                allowed="a component without a patch",
+            )  # fmt: skip
 
     def loop(self, loop_id: str) -> Loop[Any]:
         """Return a loop of the card.
@@ -330,6 +354,7 @@ class ModelInstance:
 
     def _check_can_sleep(self, name: str, mode: SleepMode) -> None:
         self._check_known(name)
+        self._check_plain(name)
         if not isinstance(self._components[name].component, torch.nn.Module):
             raise ParameterError("has no weights that could sleep", field="components", value=name)
         if mode == "drop" and self._reload is None:

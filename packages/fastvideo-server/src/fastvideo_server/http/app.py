@@ -18,6 +18,7 @@ from fastvideo_server.errors import ApiError, error_body
 from fastvideo_server.http import chat, images, models, operations, pages, sessions, videos
 from fastvideo_server.http.context import RequestContext
 from fastvideo_server.http.parts import Parts
+from fastvideo_server.http.plugged import add_routes
 
 __all__ = ["create_app"]
 
@@ -26,12 +27,18 @@ _CLOSED = 499
 
 
 def create_app(parts: Parts) -> FastAPI:
-    """Return the application of a server; its jobs begin to be worked on when it starts."""
+    """Return the application of a server; its jobs begin to be worked on when it starts.
+
+    Raises:
+        PluginError: A plugin's part has a route that is there already.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await parts.service.start()
         yield
+        for part in parts.plugged:
+            part.close()
         if not parts.service.is_draining:
             await parts.service.drain()
 
@@ -46,6 +53,7 @@ def create_app(parts: Parts) -> FastAPI:
     app.state.parts = parts
     for module in (videos, images, chat, sessions, models, operations, pages):
         app.include_router(module.router)
+    add_routes(app, parts.plugged)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -56,7 +64,7 @@ def create_app(parts: Parts) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(parts.config.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Request-Id"],
+            allow_headers=["*"],  # clients of parts that plugins bring have headers of their own
             expose_headers=["Retry-After", "X-Request-Id"],
         )
     return app

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from starlette.requests import HTTPConnection
 
+from fastvideo_core.runtime.serving import ServerPart
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.errors import ApiError
 from fastvideo_server.jobs.health import Health
@@ -35,6 +36,7 @@ class Parts:
         metrics: Its figures.
         health: Whether it works.
         watch: What its scheduler does.
+        plugged: Parts that plugins bring.
     """
 
     config: ServerConfig
@@ -44,6 +46,7 @@ class Parts:
     metrics: Metrics
     health: Health
     watch: SchedulerWatch
+    plugged: tuple[ServerPart, ...] = ()
 
 
 # Coroutines, although they wait for nothing: FastAPI sends functions to another thread and waits for that.

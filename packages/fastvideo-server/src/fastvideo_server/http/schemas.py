@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from fastvideo_core.card import ModelCard
+from fastvideo_core.card import ModelCard, TaskSpec
+from fastvideo_core.runtime.serving import OfferedTask
+from fastvideo_server.jobs.asks import NO_OFFERS
 from fastvideo_server.jobs.live import LiveJob
 from fastvideo_server.jobs.records import JobRecord
 
@@ -227,20 +230,18 @@ def video_json(job: LiveJob | JobRecord) -> dict[str, Any]:
     }
 
 
-def model_json(card: ModelCard, *, stream_task: str | None) -> dict[str, Any]:
-    """Return a card as clients know it, with what each of its tasks takes, and the one whose streams sessions are."""
-    tasks = {
-        name: {
-            "description": task.description,
-            "inputs": {key: one.model_dump(mode="json") for key, one in task.inputs.items()},
-            "outputs": dict(task.outputs),
-            "parameters": {
-                key: {**one.model_dump(mode="json"), "allowed": one.allowed_text()}
-                for key, one in task.parameters.items()
-            },
-        }
-        for name, task in card.capabilities.tasks.items()
-    }
+def model_json(
+    card: ModelCard, *, stream_task: str | None, offers: Mapping[str, OfferedTask] = NO_OFFERS
+) -> dict[str, Any]:
+    """Return a card as clients know it, with what each task takes, and the one whose streams sessions are.
+
+    Args:
+        card: The card.
+        stream_task: Task of sessions.
+        offers: Tasks that plugins offer beside the card's; they say their version.
+    """
+    tasks = {name: _task_json(task) for name, task in card.capabilities.tasks.items()}
+    tasks |= {name: {**_task_json(one.spec), "version": one.version} for name, one in offers.items()}
     return {
         "id": card.model_id,
         "object": "model",
@@ -250,4 +251,15 @@ def model_json(card: ModelCard, *, stream_task: str | None) -> dict[str, Any]:
         "default_task": card.capabilities.default_task,
         "stream_task": stream_task,
         "tasks": tasks,
+    }
+
+
+def _task_json(task: TaskSpec) -> dict[str, Any]:
+    return {
+        "description": task.description,
+        "inputs": {key: one.model_dump(mode="json") for key, one in task.inputs.items()},
+        "outputs": dict(task.outputs),
+        "parameters": {
+            key: {**one.model_dump(mode="json"), "allowed": one.allowed_text()} for key, one in task.parameters.items()
+        },
     }

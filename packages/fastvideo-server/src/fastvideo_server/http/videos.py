@@ -26,11 +26,11 @@ router = APIRouter(prefix="/v1/videos", tags=["videos"])
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _FIELDS = {
-    "prompt": {"type": "string", "description": "what to show"},
+    "prompt": {"type": "string", "description": "what to show; every task of the card needs it"},
     "model": {"type": "string", "description": "the card; the one that is served where none is named"},
     "seconds": {"type": "string", "description": "length; at the card's frame rate it must be on the card's grid"},
     "size": {"type": "string", "description": "WIDTHxHEIGHT, on the card's grid"},
-    "task": {"type": "string", "description": "task of the card; with an image one that takes it"},
+    "task": {"type": "string", "description": "task of the card, or one of a plugin; with an image one that takes it"},
     "latency_class": {"type": "string", "enum": ["interactive", "standard", "batch"]},
     "deadline_s": {"type": "number", "description": "seconds in which it is wanted"},
     "exact": {"type": "boolean", "description": "the reference's order of operations, to the bit"},
@@ -43,7 +43,6 @@ _CREATE_BODY: dict[str, Any] = {
             "application/json": {
                 "schema": {
                     "type": "object",
-                    "required": ["prompt"],
                     "description": _NOTE,
                     "properties": {
                         **_FIELDS,
@@ -58,7 +57,6 @@ _CREATE_BODY: dict[str, Any] = {
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "required": ["prompt"],
                     "description": _NOTE,
                     "properties": {**_FIELDS, "input_reference": {"type": "string", "format": "binary"}},
                 }
@@ -91,7 +89,10 @@ async def create(
             allowed="1 to 255 printable ASCII characters",
         )  # fmt: skip
     body = await read_body(request, max_bytes=parts.config.max_body)
-    ask = read_ask(parts.service.card, body.fields, kind="video", image=body.image, is_form=body.is_form)
+    ask = read_ask(
+        parts.service.card, body.fields, kind="video", image=body.image, is_form=body.is_form,
+        offers=parts.service.preparer.offers, owner=caller.name,
+    )  # fmt: skip
     ask = replace(ask, has_previews=parts.config.previews)
     job = await parts.service.create(ask, caller, idempotency_key=idempotency_key, digest=body.digest)
     return JSONResponse(video_json(job))

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Literal
 
 from fastvideo_core.card import ModelCard, ParameterSpec, TaskSpec
 from fastvideo_core.errors import InputError
 from fastvideo_core.request.base import Request
-from fastvideo_core.request.build import build_request
+from fastvideo_core.request.build import build_request, check_latency_class
 from fastvideo_core.request.media.images import load_image
 from fastvideo_core.request.parameters import ResolvedParameters
+from fastvideo_core.runtime.serving import OfferedTask, ServedCall, WeightStack
 from fastvideo_server.errors import ApiError, api_error
 
-__all__ = ["Ask", "build", "check_fields", "check_model", "length_text", "read_ask", "size_text"]
+__all__ = ["NO_OFFERS", "Ask", "build", "check_fields", "check_model", "length_text", "read_ask", "size_text"]
 
 _FRONT = ("prompt", "model", "size", "task", "latency_class", "deadline_s", "exact")
 """Fields that every creation has, besides the card's parameters."""
@@ -28,6 +30,8 @@ _OWN: dict[str, tuple[str, ...]] = {
 }
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
+
+NO_OFFERS: Mapping[str, OfferedTask] = MappingProxyType({})
 
 AskKind = Literal["video", "image", "session"]
 
@@ -46,6 +50,9 @@ class Ask:
         is_exact: Whether the reference's order of operations is asked for.
         outputs: Artifacts that are wanted.
         inputs: Further inputs by name.
+        request: The request, where somebody else than this module has built it.
+        weights: Changes of weights that it runs under; None runs on the card's own.
+        call: The call of a task that a plugin offers; None for the card's own tasks.
         has_previews: Whether pictures are wanted while it runs.
     """
 
@@ -58,11 +65,21 @@ class Ask:
     is_exact: bool = False
     outputs: tuple[str, ...] = ("video",)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    request: Request | None = None
+    weights: WeightStack | None = None
+    call: ServedCall | None = None
     has_previews: bool = False
 
 
 def read_ask(
-    card: ModelCard, fields: Mapping[str, Any], *, kind: AskKind, image: bytes | None = None, is_form: bool = False
+    card: ModelCard,
+    fields: Mapping[str, Any],
+    *,
+    kind: AskKind,
+    image: bytes | None = None,
+    is_form: bool = False,
+    offers: Mapping[str, OfferedTask] = NO_OFFERS,
+    owner: str = "",
 ) -> Ask:
     """Read the fields of a creation.
 
@@ -72,23 +89,23 @@ def read_ask(
         kind: What is to be made.
         image: Bytes of an input image's file.
         is_form: Whether values are text because a form can hold nothing else.
+        offers: Tasks that plugins offer beside the card's.
+        owner: Who asks, for these.
 
     Raises:
         ApiError: A field is missing, unknown, given twice, or not allowed.
     """
     check_model(card, fields.get("model"))
     task_name = _text(fields, "task") or _suggest(card, has_image=image is not None)
-    task = _task(card, task_name)
+    if task_name in offers:
+        return _offered(card, offers[task_name].spec, task_name, fields, image=image, is_form=is_form, owner=owner)
+    task = _task(card, task_name, offers)
     names = [*_FRONT, *_OWN[kind], *task.parameters]
     check_fields(fields, names)
     prompt = _text(fields, "prompt")
     if prompt is None:
         raise ApiError(400, "prompt is missing", code="missing_field", param="prompt", allowed="text")
-    parameters = {
-        name: _from_text(task.parameters[name], name, value) if is_form else value
-        for name, value in fields.items()
-        if name in task.parameters
-    }
+    parameters = _parameters(task, fields, is_form=is_form)
     _add_size(fields, task, parameters)
     if kind == "video":
         _add_seconds(card, task, fields, parameters)
@@ -105,12 +122,57 @@ def read_ask(
     )
 
 
+def _offered(
+    card: ModelCard,
+    task: TaskSpec,
+    name: str,
+    fields: Mapping[str, Any],
+    *,
+    image: bytes | None,
+    is_form: bool,
+    owner: str,
+) -> Ask:
+    """Read the fields of a call of a task that a plugin offers: its parameters, and nothing that it does not have."""
+    check_fields(fields, [*(one for one in _FRONT if one not in ("prompt", "exact")), "seconds", *task.parameters])
+    if image is not None and "image" not in task.inputs:
+        raise _wrong("input_reference", "an image", f"nothing: task {name} takes no image")
+    parameters = _parameters(task, fields, is_form=is_form)
+    _add_size(fields, task, parameters)
+    _add_seconds(card, task, fields, parameters)
+    try:
+        checked = {key: task.parameters[key].validate_value(key, value) for key, value in parameters.items()}
+        urgency = _text(fields, "latency_class")
+        latency_class = None if urgency is None else check_latency_class(urgency)
+    except InputError as error:
+        raise api_error(error) from error
+    prompt = checked.get("prompt", task.defaults().get("prompt"))
+    return Ask(
+        prompt if isinstance(prompt, str) else "",
+        name,
+        latency_class=latency_class,
+        deadline_s=_seconds(fields, "deadline_s", is_form=is_form),
+        call=ServedCall(owner, checked, image),
+    )
+
+
+def _parameters(task: TaskSpec, fields: Mapping[str, Any], *, is_form: bool) -> dict[str, Any]:
+    return {
+        name: _from_text(task.parameters[name], name, value) if is_form else value
+        for name, value in fields.items()
+        if name in task.parameters
+    }
+
+
 def build(card: ModelCard, ask: Ask, *, request_id: str, max_image_pixels: int) -> Request:
     """Build the request of an ask; decodes its image.
 
     Raises:
         ApiError: The card has no such class, or the image cannot be read.
     """
+    if ask.request is not None:
+        said = {"latency_class": ask.latency_class, "deadline_s": ask.deadline_s}
+        changes = {name: value for name, value in said.items() if value is not None}
+        return ask.request.model_copy(update={"request_id": request_id, **changes})
     try:
         pixels = (
             None if ask.image is None else load_image(ask.image, field="input_reference", max_pixels=max_image_pixels)
@@ -170,11 +232,13 @@ def _suggest(card: ModelCard, *, has_image: bool) -> str:
     return takers[0] if has_image and takers else default
 
 
-def _task(card: ModelCard, name: str) -> TaskSpec:
+def _task(card: ModelCard, name: str, offers: Mapping[str, OfferedTask]) -> TaskSpec:
     try:
         return card.task(name)
     except InputError as error:
-        raise api_error(error) from error
+        known = [*card.capabilities.tasks, *offers]
+        near = next(iter(get_close_matches(name, known, n=1, cutoff=0.5)), None)
+        raise _wrong("task", name, ", ".join(known), nearest=near) from error
 
 
 def _unknown(name: str, names: list[str]) -> ApiError:

@@ -11,6 +11,7 @@ from fastvideo_core.request.events import RequestCancelled, RequestFailed
 from fastvideo_core.runtime.durable import SavedJob
 from fastvideo_core.runtime.engine import RequestHandle
 from fastvideo_core.runtime.run import GenerationResult
+from fastvideo_core.runtime.serving import WeightStack
 from fastvideo_server.jobs.pictures import Pictures
 from fastvideo_server.jobs.quotas import Caller
 from fastvideo_server.jobs.records import JobRecord
@@ -29,6 +30,7 @@ class LiveJob:
         saved: What the engine is given.
         caller: Who made it.
         is_durable: Whether it goes on after a crash; a synchronous call does not.
+        weights: Changes of weights that it runs under; None runs on the card's own.
         is_followed: Whether somebody may want its events before its end; waking up for each costs a little.
         handle: The engine's request; None while it waits for its turn.
         fraction: How far it is.
@@ -50,6 +52,7 @@ class LiveJob:
     saved: SavedJob
     caller: Caller
     is_durable: bool = True
+    weights: WeightStack | None = None
     is_followed: bool = True
     handle: RequestHandle | None = None
     fraction: float = 0.0

@@ -11,6 +11,7 @@ from contextlib import suppress
 from fastvideo_core.runtime.engine import Engine, RequestHandle
 from fastvideo_server.jobs.fair import FairQueue
 from fastvideo_server.jobs.live import LiveJob
+from fastvideo_server.jobs.weights import ResidentWeights
 
 __all__ = ["Pump"]
 
@@ -40,6 +41,8 @@ class Pump:
         self._on_end = on_end
         self._queue: FairQueue[LiveJob] = FairQueue()
         self._running: set[LiveJob] = set()
+        self._weights = ResidentWeights(engine)
+        self._next: LiveJob | None = None
         self._wake = asyncio.Event()
         self._beat_at = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +65,7 @@ class Pump:
     @property
     def sizes(self) -> tuple[int, int]:
         """Jobs that wait, and those that the engine has."""
-        return len(self._queue), len(self._running)
+        return len(self._queue) + (self._next is not None), len(self._running)
 
     @property
     def silence_s(self) -> float:
@@ -90,6 +93,9 @@ class Pump:
         if job.handle is not None:
             job.handle.cancel(reason)
             return False
+        if self._next is job:
+            self._next = None
+            return True
         return self._queue.remove(job)
 
     async def _work(self) -> None:
@@ -102,11 +108,16 @@ class Pump:
 
     async def _release(self) -> None:
         while not self.is_held and len(self._running) < self._max_running:
-            job = self._queue.take()
-            if job is None:
+            job = self._next = self._next or self._queue.take()
+            if job is None or not self._may_run(job):
                 return
+            self._next = None
             self._running.add(job)
             await self._submit(job)
+
+    def _may_run(self, job: LiveJob) -> bool:
+        """Whether a job's weights are there, or can be: those that run on others end first."""
+        return not self._running or self._weights.has(job.weights)
 
     async def _submit(self, job: LiveJob) -> None:
         loop = asyncio.get_running_loop()
@@ -129,6 +140,8 @@ class Pump:
             if job.cancelled_at_s is not None:
                 handle.cancel("cancelled while it began")
 
+        if not self._weights.has(job.weights):
+            self._weights.switch(job.weights)
         return self._engine.submit_saved(job.saved, on_handle=take)
 
     async def _wait(self, job: LiveJob) -> None:

@@ -30,6 +30,8 @@ class JobRecord:
         size: Width and height, `64x64`.
         seconds: Length, `2`.
         parameters: Every resolved parameter, with who set it.
+        asked: Parameters that were given to a task that a plugin offers.
+        weights: Key of the changes of weights that it runs under; None for the card's own weights.
         warnings: What was allowed and yet may not give what was asked for.
         latency_class: How urgent it is.
         idempotency_key: What makes a repeated creation find this job; None if there is none.
@@ -50,6 +52,8 @@ class JobRecord:
     size: str
     seconds: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
     warnings: tuple[str, ...] = ()
     latency_class: str = "standard"
     idempotency_key: str | None = None

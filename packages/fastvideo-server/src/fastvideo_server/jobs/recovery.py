@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastvideo_core.errors import StateError
+from fastvideo_core.errors import FastVideoError, StateError
 from fastvideo_core.runtime.durable import RefusedJob, SavedJob
 from fastvideo_core.runtime.instance import ModelInstance
+from fastvideo_core.runtime.serving import WeightStack
 from fastvideo_server.jobs.records import JobRecord
 
 if TYPE_CHECKING:
@@ -24,15 +26,18 @@ __all__ = ["plan_recovery"]
 _LOG = logging.getLogger(__name__)
 
 
-def plan_recovery(shelf: Shelf, instance: ModelInstance) -> list[tuple[JobRecord, SavedJob]]:
+def plan_recovery(
+    shelf: Shelf, instance: ModelInstance, weights: Callable[[JobRecord], WeightStack | None]
+) -> list[tuple[JobRecord, SavedJob, WeightStack | None]]:
     """Settle what can be settled, and return the jobs that go on, in the order in which they were accepted.
 
     Args:
         shelf: Where jobs are kept.
         instance: The model to go on with.
+        weights: Gives the changes of weights that a job began under, or raises a FastVideoError.
     """
     going_on = []
-    seen = set()
+    seen: set[str] = set()
     for saved in shelf.store.load(instance):
         seen.add(saved.job_id)
         record = shelf.database.get(saved.job_id)
@@ -47,9 +52,21 @@ def plan_recovery(shelf: Shelf, instance: ModelInstance) -> list[tuple[JobRecord
         if record.is_final or _complete(shelf, record):
             shelf.store.finish(saved.job_id)
             continue
+        try:
+            stack = weights(record)
+        except FastVideoError as error:
+            _fail(shelf, record, error)
+            shelf.store.finish(saved.job_id)
+            continue
         record = replace(record, status="queued", run=record.run + 1)
         shelf.database.update(record)
-        going_on.append((record, saved))
+        going_on.append((record, saved, stack))
+    _settle_others(shelf, seen)
+    return going_on
+
+
+def _settle_others(shelf: Shelf, seen: set[str]) -> None:
+    """Settle what the store has nothing of."""
     for record in shelf.database.unfinished():
         if record.job_id not in seen and not _complete(shelf, record):
             _give_up(shelf, record)
@@ -57,7 +74,6 @@ def plan_recovery(shelf: Shelf, instance: ModelInstance) -> list[tuple[JobRecord
         shelf.artifacts.remove(record.job_id)
         if record.idempotency_key is None:
             shelf.database.remove(record.job_id)
-    return going_on
 
 
 def _complete(shelf: Shelf, record: JobRecord) -> bool:
@@ -76,7 +92,9 @@ def _give_up(shelf: Shelf, record: JobRecord) -> None:
         _fail(shelf, record, StateError(f"what there was of job {record.job_id} is lost"))
 
 
-def _fail(shelf: Shelf, record: JobRecord, error: StateError) -> None:
+def _fail(shelf: Shelf, record: JobRecord, error: FastVideoError) -> None:
     shelf.database.update(
-        replace(record, status="failed", completed_at=time.time(), error_code="StateError", error_message=str(error))
+        replace(
+            record, status="failed", completed_at=time.time(), error_code=type(error).__name__, error_message=str(error)
+        )
     )

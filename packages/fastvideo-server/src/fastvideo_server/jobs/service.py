@@ -19,6 +19,7 @@ from fastvideo_core.runtime.durable import SavedJob, StateStore
 from fastvideo_core.runtime.engine import Engine
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.run import GenerationResult
+from fastvideo_core.runtime.serving import WeightStack
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.errors import ApiError, api_error
 from fastvideo_server.jobs.artifacts import ArtifactStore
@@ -118,10 +119,10 @@ class JobService:
 
     async def start(self) -> None:
         """Take up what an earlier process has left, and begin to work."""
-        plan = await asyncio.to_thread(plan_recovery, self.shelf, self.engine.instance)
-        for record, saved in plan:
+        plan = await asyncio.to_thread(plan_recovery, self.shelf, self.engine.instance, self.preparer.weights_again)
+        for record, saved, weights in plan:
             caller = self._keys.named(record.owner)
-            job = LiveJob(record, saved, caller)
+            job = LiveJob(record, saved, caller, weights=weights)
             self._lives[record.job_id] = job
             self._pump.put(job)
         if plan:
@@ -204,19 +205,20 @@ class JobService:
         with self._coming(caller, len(asks)):
             prepared = [await asyncio.to_thread(self._prepare, ask) for ask in asks]
         jobs = []
-        for ask, (one, warnings) in zip(asks, prepared, strict=True):
-            record = self._record(ask, one, caller, warnings, None, None)
-            jobs.append(LiveJob(record, _saved(one, record), caller, is_durable=False, is_followed=is_followed))
+        for ask, (one, warnings, weights) in zip(asks, prepared, strict=True):
+            record = self._record(ask, one, caller, warnings, weights, None, None)
+            saved = _saved(one, record)
+            jobs.append(LiveJob(record, saved, caller, is_durable=False, weights=weights, is_followed=is_followed))
         for job in jobs:
             self._lives[job.job_id] = job
             self._pump.put(job)
         return jobs
 
-    def drop(self, jobs: Sequence[LiveJob]) -> None:
+    def drop(self, jobs: Sequence[LiveJob], reason: str = "the client has gone") -> None:
         """Cancel what has not ended of requests that nobody waits for any more."""
         for job in jobs:
             if not job.is_final:
-                self._cancel(job, "the client has gone")
+                self._cancel(job, reason)
 
     async def get(self, job_id: str, caller: Caller) -> LiveJob | JobRecord:
         """Return a job.
@@ -279,11 +281,12 @@ class JobService:
         self._check_open(caller)
         self._keys.spend(caller)
         with self._coming(caller):
-            prepared, warnings = await asyncio.to_thread(self._prepare, ask)
-            record = self._record(ask, prepared, caller, warnings, key, digest)
+            prepared, warnings, weights = await asyncio.to_thread(self._prepare, ask)
+            record = self._record(ask, prepared, caller, warnings, weights, key, digest)
             accepted = replace(record, status="queued", run=1)
             await asyncio.to_thread(self._accept, record, accepted, prepared)
-            job = LiveJob(accepted, _saved(prepared, accepted), caller, trace=begin_job(accepted))
+            saved = _saved(prepared, accepted)
+            job = LiveJob(accepted, saved, caller, weights=weights, trace=begin_job(accepted))
             self._lives[job.job_id] = job
         self._pump.put(job)
         return job
@@ -323,8 +326,9 @@ class JobService:
         if free < self.config.min_free:
             raise ApiError(503, "the server's disk is full", code="disk_full", retry_after_s=60)
 
-    def _prepare(self, ask: Ask) -> tuple[PreparedRequest, tuple[str, ...]]:
-        return self.preparer.prepare(ask, request_id=f"video_{new_request_id()}")
+    def _prepare(self, ask: Ask) -> tuple[PreparedRequest, tuple[str, ...], WeightStack | None]:
+        prepared, warnings = self.preparer.prepare(ask, request_id=f"video_{new_request_id()}")
+        return prepared, warnings, self.preparer.weights(ask)
 
     def _coming(self, caller: Caller, count: int = 1) -> _Coming:
         return _Coming(self._num_coming, caller.name, count)
@@ -335,10 +339,11 @@ class JobService:
         prepared: PreparedRequest,
         caller: Caller,
         warnings: tuple[str, ...],
+        weights: WeightStack | None,
         key: str | None,
         digest: str | None,
     ) -> JobRecord:
-        task = self.card.task(ask.task)
+        task = self.card.task(prepared.request.task)
         return JobRecord(
             job_id=prepared.request.request_id,
             owner=caller.name,
@@ -350,6 +355,8 @@ class JobService:
             size=size_text(prepared.parameters),
             seconds=length_text(task, prepared.parameters),
             parameters=prepared.parameters.to_json(),
+            asked={} if ask.call is None else dict(ask.call.parameters),
+            weights=None if weights is None else weights.key,
             warnings=warnings,
             latency_class=prepared.request.latency_class,
             idempotency_key=key,
