@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastvideo_cosmos3.loops.pages import PAGE_TOKENS, TextPages, append_tokens, gather_pages, num_pages, stack_pages
+from fastvideo_cosmos3.loops.pages import PAGE_TOKENS, TextPages, append_tokens, num_pages, stack_pages
 
 
 def tokens(count, seed):
@@ -18,7 +18,7 @@ def test_a_text_grows_by_pages_and_leaves_what_was_there_alone():
     longer = append_tokens(text, more, 35)
     assert [page.shape[2] for page in longer.pages] == [16, 16, 3]
     assert (longer.num_tokens, longer.next_position, num_pages(35)) == (35, 35, 3)
-    assert torch.equal(gather_pages(longer), torch.cat([first, more], dim=2))
+    assert torch.equal(stack_pages([longer])[:, :, 0], torch.cat([first, more], dim=2))
     assert all(torch.equal(page, before) for page, before in zip(text.pages, pages, strict=True))
     assert longer.pages[0] is text.pages[0]
     assert longer.pages[1] is not text.pages[1]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["CACHE", "PAGE_TOKENS", "TextPages", "append_tokens", "gather_pages", "num_pages", "stack_pages"]
+__all__ = ["CACHE", "PAGE_TOKENS", "TextPages", "append_tokens", "num_pages", "stack_pages"]
 
 CACHE = "text_kv"
 PAGE_TOKENS = 16
@@ -58,11 +58,6 @@ def append_tokens(text: TextPages, own_NZSHD: Tensor, next_position: int) -> Tex
     return TextPages(tuple(kept), text.num_tokens + own_NZSHD.shape[2], next_position)
 
 
-def gather_pages(text: TextPages) -> Tensor:
-    """Return all keys and values of a text, (N, Z, S, H, D)."""
-    return torch.cat(text.pages, dim=2)
-
-
 def stack_pages(texts: Sequence[TextPages], room: int = 0) -> Tensor | None:
     """Return the keys and values of several texts as rows, (N, Z, B, S + room, H, D), with zeros behind shorter ones.
 
@@ -79,8 +74,12 @@ def stack_pages(texts: Sequence[TextPages], room: int = 0) -> Tensor | None:
     layers, parts, _, heads, width = like.shape
     rows = like.new_empty(layers, parts, len(texts), longest + room, heads, width)
     for index, text in enumerate(texts):
-        if text.pages:
-            rows[:, :, index, : text.num_tokens] = gather_pages(text)
-        # A key that is masked still takes part in a product: it must be a number.
-        rows[:, :, index, text.num_tokens : longest].zero_()
+        start = 0
+        for page in text.pages:  # each copied once: together they are what a step reads and writes most
+            stop = start + page.shape[2]
+            rows[:, :, index, start:stop] = page
+            start = stop
+        if start < longest:
+            # A key that is masked still takes part in a product: it must be a number.
+            rows[:, :, index, start:longest].zero_()
     return rows
