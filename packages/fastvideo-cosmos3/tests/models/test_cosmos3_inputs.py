@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -194,3 +195,19 @@ def test_a_tokenizer_without_a_chat_template_is_refused(folder, tmp_path):
         ChatTokenizer.from_folder(tmp_path)
     with pytest.raises(CheckpointError, match="is missing"):
         ChatTokenizer.from_folder(tmp_path / "nothing")
+
+
+def test_a_long_text_is_counted_without_a_warning_of_the_library(folder):
+    records = []
+    heard = logging.Handler()
+    heard.emit = records.append
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.addHandler(heard)
+    logger.setLevel(logging.WARNING)
+    try:
+        assert len(ChatTokenizer.from_folder(folder / "text_tokenizer").encode("x" * 33000)) > 32768
+    finally:
+        logger.removeHandler(heard)
+        logger.setLevel(level)
+    assert not records

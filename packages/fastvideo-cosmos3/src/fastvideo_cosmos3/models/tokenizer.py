@@ -69,7 +69,8 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text as it stands, special tokens in it included."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        # Not verbose: the library would warn of a long text, which is refused in words of our own.
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some ids, special tokens left out."""
