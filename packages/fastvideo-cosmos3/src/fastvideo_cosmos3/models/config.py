@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fastvideo_cosmos3.models.config_file import parse_config
 
@@ -84,6 +84,14 @@ class TransformerConfig(BaseModel):
     sound_gen: bool = False
     sound_dim: Count | None = None
     sound_latent_fps: float = 25.0
+
+    @field_validator("hidden_act", mode="before")
+    @classmethod
+    def _not_edge(cls, value: Any) -> Any:
+        # Its generator has keys of the text of its own, and its reasoner sees with another encoder.
+        if value == "relu2":
+            raise ValueError("an Edge checkpoint (relu2) is not supported; Nano and larger ones (silu) are")
+        return value
 
     @model_validator(mode="before")
     @classmethod

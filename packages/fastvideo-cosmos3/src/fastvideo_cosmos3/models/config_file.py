@@ -62,4 +62,5 @@ def parse_config(cls: type[ConfigT], raw: Mapping[str, Any], *, label: str, clas
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{label} config: {where + ': ' if where else ''}{first['msg']}") from error
+        what = first["msg"].removeprefix("Value error, ")  # of checks of our own
+        raise CheckpointError(f"{label} config: {where + ': ' if where else ''}{what}") from error
