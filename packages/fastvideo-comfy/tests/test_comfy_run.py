@@ -173,7 +173,7 @@ def test_a_product_is_called_by_its_parameters(prompt, tiny, tmp_path, capsys):
     names = ["--parameter", "prompt=6.text", "--parameter", "cfg=3.cfg", "--parameter", "length=40.length"]
     assert main(["comfy", "compile", str(path), "-o", str(saved), "--version", "2", *names, *options]) == 0
     product = load_product(saved)
-    assert (product.name, product.version, set(product.parameters)) == ("workflow", "2", {"prompt", "cfg", "length"})
+    assert (product.name, product.version, set(product.parameters)) == ("product", "2", {"prompt", "cfg", "length"})
     schema = product.json_schema()["properties"]
     assert schema["cfg"] == {"type": "number", "default": 3.0, "description": "KSampler: cfg"}
     assert schema["length"]["type"] == "integer"

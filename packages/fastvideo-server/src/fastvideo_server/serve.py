@@ -13,7 +13,7 @@ from fastvideo_core.runtime.durable import StateStore
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_server.config import ServerConfig
 from fastvideo_server.http.parts import Parts
-from fastvideo_server.http.plugged import load_parts
+from fastvideo_server.http.plugged import make_parts
 from fastvideo_server.jobs.artifacts import ArtifactFolder, ArtifactStore
 from fastvideo_server.jobs.database import JobDatabase
 from fastvideo_server.jobs.health import Health
@@ -60,6 +60,7 @@ def open_parts(
     watch = SchedulerWatch(metrics.called)
     runtime = options or chosen.runtime_options() or RuntimeOptions()
     keep_freed_memory()
+    plugged = make_parts(config, card, chosen)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(config.folder / "state"))
         database = _database(config)
@@ -81,8 +82,7 @@ def open_parts(
             engine, shelf, config, keys, metrics, setup=chosen, max_running=runtime.scheduler.max_running
         )
         sessions = SessionService(service, config, keys, metrics)
-        parts = Parts(config, service, sessions, keys, metrics, Health(service, watch), watch)
-        yield replace(parts, plugged=load_parts(parts, chosen))
+        yield plugged.connect(Parts(config, service, sessions, keys, metrics, Health(service, watch), watch))
 
 
 def _database(config: ServerConfig) -> JobDatabase:

@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     """Add the command's flags."""
     add_workflow_arguments(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to save it to; not written over")
-    parser.add_argument("--name", help="name of the product (default: the workflow's)")
+    parser.add_argument("--name", help="name of the product (default: the output file's, without .json)")
     parser.add_argument("--version", default="1", help="version of the product (default: 1)")
     parser.add_argument(
         "--parameter",
@@ -43,7 +43,7 @@ def run(args: Namespace, shell: Shell) -> int:
         shell.say(compiled.program.model_dump_json(indent=1))
         return 0
     product = make_product(
-        compiled, name=args.name or compiled.report.name, version=args.version, models=tuple(args.model),
+        compiled, name=args.name or args.output.stem, version=args.version, models=tuple(args.model),
         parameters=parse_parameters(args.parameter),
     )  # fmt: skip
     write_new(args.output, product.model_dump_json(indent=1))

@@ -2,72 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Match, WebSocketRoute
 
+from fastvideo_core.card import ModelCard
 from fastvideo_core.cli.setup import Setup
 from fastvideo_core.deploy.deployment import check_sections
 from fastvideo_core.errors import ConfigError, PluginError, describe_failure
 from fastvideo_core.extend.base import ServerPartSpec
 from fastvideo_core.extend.collect import Brought
 from fastvideo_core.extend.extensions import NO_EXTENSIONS, Extensions, resolve_plugin_ref
-from fastvideo_core.runtime.serving import OfferedTask, ServedJob, ServerPart, Wanted
+from fastvideo_core.runtime.samplers import with_samplers
+from fastvideo_core.runtime.serving import ServedJob, ServerPart, Wanted
+from fastvideo_server.config import ServerConfig
 from fastvideo_server.http.parts import Parts, identify
 from fastvideo_server.jobs.asks import Ask
 from fastvideo_server.jobs.live import LiveJob
 
-__all__ = ["add_routes", "load_parts"]
+__all__ = ["Plugged", "add_routes", "make_parts"]
 
 
 class _Host:
     """The server as a part sees it; see `fastvideo_core.runtime.serving.ServerHost`."""
 
-    def __init__(self, parts: Parts, extensions: Extensions, section: Any, folder: Path) -> None:
-        self.card = parts.service.card
+    def __init__(self, config: ServerConfig, card: ModelCard, extensions: Extensions, section: Any, name: str) -> None:
+        self.card = card
         self.extensions = extensions
         self.section = section
-        self.folder = folder
-        self.max_body = int(parts.config.max_body)
-        self.max_image_pixels = parts.config.max_image_pixels
+        self.folder = config.folder / "parts" / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.max_body = int(config.max_body)
+        self.max_image_pixels = config.max_image_pixels
+        self._parts: Parts | None = None
+
+    def connect(self, parts: Parts) -> None:
+        """Take note of the server; nothing is asked of a part before."""
         self._parts = parts
 
     def identify(self, connection: Any) -> str:
         """Return who opens a connection."""
-        return identify(connection, self._parts.keys, connection.headers.get("authorization")).name
+        return identify(connection, self._server.keys, connection.headers.get("authorization")).name
 
     async def begin(self, wanted: Sequence[Wanted], owner: str) -> Sequence[ServedJob]:
         """Accept requests; all or none."""
         asks = [Ask(_prompt(one), one.request.task, request=one.request, weights=one.weights) for one in wanted]
-        return await self._parts.service.begin(asks, self._parts.keys.named(owner))
+        return await self._server.service.begin(asks, self._server.keys.named(owner))
 
     def cancel(self, jobs: Sequence[ServedJob], reason: str) -> None:
         """Cancel those that have not ended."""
-        self._parts.service.drop([job for job in jobs if isinstance(job, LiveJob)], reason)
+        self._server.service.drop([job for job in jobs if isinstance(job, LiveJob)], reason)
+
+    @property
+    def _server(self) -> Parts:
+        assert self._parts is not None, "a part is asked nothing before there is a server"
+        return self._parts
 
 
-def load_parts(parts: Parts, setup: Setup) -> tuple[ServerPart, ...]:
-    """Make the parts of the plugins that are on; the tasks that they offer are the server's from then on.
+@dataclass(frozen=True, slots=True)
+class Plugged:
+    """Parts that are made, and do not know the server yet.
+
+    Attributes:
+        made: The parts.
+        hosts: What they know of the server.
+    """
+
+    made: tuple[ServerPart, ...]
+    hosts: tuple[_Host, ...]
+
+    def connect(self, parts: Parts) -> Parts:
+        """Return the server with its parts, whose tasks it offers from then on."""
+        for host in self.hosts:
+            host.connect(parts)
+        for part in self.made:
+            parts.service.preparer.offers.update(part.tasks)
+        return replace(parts, plugged=self.made)
+
+
+def make_parts(config: ServerConfig, card: ModelCard, setup: Setup) -> Plugged:
+    """Make the parts of the plugins that are on; before weights are read, so that what is wrong is told at once.
+
+    Args:
+        config: The server's settings.
+        card: The card that it will serve.
+        setup: What the deploy config says.
 
     Raises:
-        PluginError: A part cannot be made, or has the name of a task that is there.
+        PluginError: A part cannot be made, or offers a task of a name that is taken.
         ConfigError: A section is not allowed.
     """
-    extensions = setup.extensions(parts.service.card) or NO_EXTENSIONS
+    extensions = setup.extensions(card) or NO_EXTENSIONS
     sections = {} if setup.deployment is None else check_sections(setup.deployment.resolved, extensions.registry)
-    offers, made = parts.service.preparer.offers, []
+    served = with_samplers(card, extensions)
+    taken: set[str] = set(card.capabilities.tasks)
+    hosts, made = [], []
     for name, brought in extensions.server_parts.items():
-        folder = parts.config.folder / "parts" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        host = _Host(parts, extensions, sections.get(brought.spec.section or ""), folder)
+        host = _Host(config, served, extensions, sections.get(brought.spec.section or ""), name)
         part = _make(brought, host)
-        _check_tasks(brought, part.tasks, {**parts.service.card.capabilities.tasks, **offers})
-        offers.update(part.tasks)
+        if doubled := sorted(part.tasks.keys() & taken):
+            raise PluginError(f"{brought.plugin} offers tasks whose names are taken: {', '.join(doubled)}")
+        taken |= part.tasks.keys()
+        hosts.append(host)
         made.append(part)
-    return tuple(made)
+    return Plugged(tuple(made), tuple(hosts))
 
 
 def add_routes(app: Starlette, made: Sequence[ServerPart]) -> None:
@@ -100,11 +141,6 @@ def _make(brought: Brought[ServerPartSpec], host: _Host) -> ServerPart:
     if not isinstance(part, ServerPart):
         raise PluginError(f"{brought.plugin}: {brought.spec.name} gave a {type(part).__name__}; allowed: ServerPart")
     return part
-
-
-def _check_tasks(brought: Brought[ServerPartSpec], own: Mapping[str, OfferedTask], taken: Mapping[str, Any]) -> None:
-    if doubled := sorted(own.keys() & taken.keys()):
-        raise PluginError(f"{brought.plugin} offers tasks whose names are taken: {', '.join(doubled)}")
 
 
 def _prompt(wanted: Wanted) -> str:
