@@ -17,6 +17,8 @@ __all__ = ["Offers"]
 
 _LOG = logging.getLogger(__name__)
 _NO_SHAPE = ShapeSignature(())
+_PREPARATIONS = frozenset({WorkKind.ENCODER_CHUNK, WorkKind.AR_PREFILL})
+"""Kinds that lead to steps which requests share: a text that has been read joins the others' next token."""
 HOST_S = 1e-3
 """What host work is taken to last: it is short, and nothing is known of it."""
 
@@ -65,7 +67,7 @@ class Offers:
             wish.placement.pool,
             wish.placement.affinity,
             resources.transfer_bytes,
-            wish.kind is WorkKind.ENCODER_CHUNK,
+            wish.kind in _PREPARATIONS,
             (task, wish),
         )
 
