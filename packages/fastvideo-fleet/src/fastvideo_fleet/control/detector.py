@@ -9,9 +9,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import exp, sqrt
 
-import numpy as np
+from fastvideo_fleet.control.arrivals import ArrivalFilter, RegimeSettings
 
 __all__ = ["DetectorSettings", "Forecast", "ModelDemand", "WorkloadDetector"]
+
+_HORIZONS = (0.25, 0.5, 1.0)
+"""When demand is looked at, in lead times: where sessions leave faster than they come, it is highest early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +25,19 @@ class DetectorSettings:
         bucket_s: Width of a bucket.
         short_s: Window of the present arrival rate.
         long_s: Window of usual rates, of demand and its variation.
-        memory_s: How long forecast errors are remembered.
         active_guess_s: Mean active spell before any was seen.
         idle_guess_s: Mean idle spell before any was seen.
         guess_weight: Spells that the guesses count for.
+        regimes: What arrivals may do.
     """
 
     bucket_s: float = 1.0
     short_s: float = 8.0
     long_s: float = 240.0
-    memory_s: float = 1800.0
     active_guess_s: float = 40.0
     idle_guess_s: float = 40.0
     guess_weight: float = 20.0
+    regimes: RegimeSettings = field(default_factory=RegimeSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,10 @@ class ModelDemand:
         bucket.max_active = max(bucket.max_active, num_active)
         return closed
 
-    def recent_max(self, span_s: float) -> int:
-        """Return the most active sessions within the last `span_s` seconds."""
-        count = min(int(span_s / self.settings.bucket_s), len(self._buckets))
-        recent = (self._buckets[-1 - index].max_active for index in range(count))
-        return max(max(recent, default=0), self._current.max_active)
+    def recent_arrivals(self, num_buckets: int) -> list[int]:
+        """Return the arrivals in each of the last closed buckets, as many as are remembered, the oldest first."""
+        count = min(num_buckets, len(self._buckets))
+        return [self._buckets[index].arrivals for index in range(-count, 0)]
 
     @property
     def arrival_rate(self) -> float:
@@ -206,58 +208,37 @@ class ModelDemand:
 
 
 class WorkloadDetector:
-    """Demand of one model, with a forecast that knows how wrong it has been.
+    """Demand of one model, and how far it may rise until a worker that is ordered now serves.
 
     Args:
         lead_s: How far ahead to look: the time that a worker takes to start, and a little more.
+        most: Sessions that the fleet can hold; before anything is known, half of them may come within a lead time.
         settings: Windows.
     """
 
-    def __init__(self, lead_s: float, settings: DetectorSettings | None = None) -> None:
+    def __init__(self, lead_s: float, most: int, settings: DetectorSettings | None = None) -> None:
         self.settings = settings or DetectorSettings()
         self.demand = ModelDemand(self.settings)
-        self._lead = max(int(np.ceil(lead_s / self.settings.bucket_s)), 1)
-        self._open: deque[float] = deque()
-        self._errors = np.zeros(int(self.settings.memory_s / self.settings.bucket_s))
-        self._num_errors = 0
+        self.lead_s = lead_s
+        regimes = self.settings.regimes
+        prior = most / 2 / (regimes.factors[-1] * max(lead_s, self.settings.bucket_s))
+        self.arrivals = ArrivalFilter(prior, step_s=self.settings.bucket_s, settings=regimes)
 
-    @property
-    def lead_s(self) -> float:
-        """How far ahead the forecast looks, in whole buckets."""
-        return self._lead * self.settings.bucket_s
-
-    def observe(self, now_s: float, num_active: int, num_idle: int, kind: str) -> bool:
-        """Take an event in; say whether a bucket was closed, so that there is a new forecast."""
+    def observe(self, now_s: float, num_active: int, num_idle: int, kind: str) -> None:
+        """Take an event in; arguments as those of `ModelDemand.observe`."""
         closed = self.demand.observe(now_s, num_active, num_idle, kind)
-        for _ in range(min(closed, len(self._errors))):
-            self._score()
-        return closed > 0
+        for count in self.demand.recent_arrivals(closed):
+            self.arrivals.update(count)
 
-    def forecast(self) -> Forecast:
-        """Return the demand one lead time ahead, with the arrivals of the short window."""
-        demand = self.demand
-        rate = max(demand.arrival_rate_now, demand.arrival_rate)
-        return demand.forecast(self.lead_s, arrival_rate=rate)
+    def worst(self, num_sigmas: float) -> float:
+        """Return the demand to be ready for: that of a burst that is on or begins now, within the lead time.
 
-    def surprise(self, share: float) -> float:
-        """Return the error that `share` of the remembered forecasts stayed below: demand above what was forecast.
-
-        The error of a forecast is the most demand within its lead time, less the forecast.
+        Args:
+            num_sigmas: Standard deviations to add to the expected demand.
         """
-        count = min(self._num_errors, len(self._errors))
-        if count == 0:
-            return 0.0
-        place = min(int(share * count), count - 1)
-        return float(np.partition(self._errors[:count], place)[place])
-
-    @property
-    def experience(self) -> float:
-        """How full the memory of errors is, 0 to 1."""
-        return min(self._num_errors / len(self._errors), 1.0)
-
-    def _score(self) -> None:
-        if len(self._open) >= self._lead:
-            error = self.demand.recent_max(self.lead_s) - self._open.popleft()
-            self._errors[self._num_errors % len(self._errors)] = error
-            self._num_errors += 1
-        self._open.append(self.forecast().mean)
+        rate = self.arrivals.burst_rate
+        worst = float(self.demand.num_active)
+        for share in _HORIZONS:
+            forecast = self.demand.forecast(share * self.lead_s, arrival_rate=rate)
+            worst = max(worst, forecast.mean + num_sigmas * forecast.sigma)
+        return worst

@@ -5,8 +5,8 @@ What it does beyond the paper's:
 - A session goes where its next chunk is done first, the wait for the batch in flight included, not where the fewest
   sessions are. Workers are at different points of their batches, so the wait is mostly short.
 - Migrations are those of an exact min-max plan, and each goes to a worker whose batch ends soon after the source's.
-- The fleet is sized for the demand that there will be once an ordered worker serves, plus what past forecasts were
-  wrong by: that hedges the start-up time against bursts.
+- The fleet is sized for the demand that there may be once an ordered worker serves, if a burst is on or begins now:
+  that hedges the start-up time.
 """
 
 from __future__ import annotations
@@ -42,14 +42,11 @@ class FastVideoSettings:
     Attributes:
         latency_weight: What latency is worth against cost. 1 aims at `target_utilization` of K; the aim falls with the
             square root, which is where cost (in proportion to 1 / n) and weighted latency (to n) balance.
-        target_utilization: Share of K that a worker's sessions may reach, at weight 1.
-        hedge: How much of the past forecasts' worst errors is held in spare capacity.
-        hedge_share: Share of the remembered errors to be covered.
-        burst_guess: Error to expect before there is experience, in arrivals of one lead time.
+        target_utilization: Share of K that a worker's sessions may reach at worst, at weight 1.
+        hedge: Standard deviations over the expected demand of a burst that there is room for.
         relay_wait_s: How far over the aim a newcomer's first chunk must be for others to make place for it.
         max_relays: Most sessions that move on to make place for a newcomer.
         hold_s: For how long less capacity must suffice before some is given up.
-        settle_s: For how long after the start nothing is given up: nothing is known yet.
         plan_every_s: How often the fleet's size is decided.
         migration_weight: Seconds of worst batch time that a second of migration must gain.
         max_moves: Most migrations of one decision.
@@ -59,14 +56,11 @@ class FastVideoSettings:
     """
 
     latency_weight: float = 1.0
-    target_utilization: float = 0.85
-    hedge: float = 1.0
-    hedge_share: float = 0.99
-    burst_guess: float = 6.0
-    relay_wait_s: float = 0.2
-    max_relays: int = 2
-    hold_s: float = 20.0
-    settle_s: float = 60.0
+    target_utilization: float = 1.0
+    hedge: float = 1.5
+    relay_wait_s: float = 0.05
+    max_relays: int = 3
+    hold_s: float = 5.0
     plan_every_s: float = 1.0
     migration_weight: float = 1.0
     max_moves: int = 64
@@ -156,7 +150,8 @@ class FastVideo:
 
     def _detector(self, view: FleetView, slots: Slots) -> WorkloadDetector:
         start_s = max(view.spec.classes[int(view.class_of[slot])].start_s for slot in slots)
-        return WorkloadDetector(start_s + self.settings.plan_every_s, self.settings.detector)
+        most = int(view.max_count[slots].sum())
+        return WorkloadDetector(start_s + self.settings.plan_every_s, most, self.settings.detector)
 
     def _observe(self, view: FleetView, event: FleetEvent) -> None:
         for model in self._models:
@@ -324,21 +319,15 @@ class FastVideo:
         view = draft.view
         needed = self._needed(view, index, model)
         plan = plan_scale(draft, model.slots, needed, model.rooms)
-        if view.now_s < self.settings.settle_s:
-            plan.cancel, plan.drain = [], []
         decision.recall += plan.recall
         decision.start += plan.start
         decision.cancel += plan.cancel
         self._drain(draft, decision, model, plan)
 
     def _needed(self, view: FleetView, index: int, model: _Model) -> float:
-        """Return the sessions to have room for: the forecast and its hedge, at its highest within the hold time."""
-        settings, detector = self.settings, model.detector
-        forecast = detector.forecast()
-        guess = settings.burst_guess * detector.demand.arrival_rate * detector.lead_s
-        learned = detector.surprise(settings.hedge_share)
-        spare = max(learned, guess * (1.0 - detector.experience), 0.0)
-        wanted = max(forecast.mean + settings.hedge * spare, float(view.num_active[index]))
+        """Return the sessions to have room for, at their highest within the hold time."""
+        settings = self.settings
+        wanted = max(model.detector.worst(settings.hedge), float(view.num_active[index]))
         recent = [entry for entry in model.needed if entry[0] > view.now_s - settings.hold_s and entry[1] > wanted]
         model.needed = [*recent, (view.now_s, wanted)]
         return model.needed[0][1]

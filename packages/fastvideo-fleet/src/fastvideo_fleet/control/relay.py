@@ -42,7 +42,7 @@ def best_relay(
     *,
     waited_s: float,
     max_moves: int = 2,
-    num_candidates: int = 12,
+    num_candidates: int = 16,
 ) -> Relay | None:
     """Return the chain with the least worst chunk latency, or the direct way if no chain gains enough.
 
@@ -104,9 +104,12 @@ def _candidates(draft: Draft, slots: Slots, count: int) -> tuple[Slots, Floats]:
     ends = boundary + np.maximum(np.ceil((view.now_s - boundary) / period), 0.0) * period - view.now_s
     order = np.argsort(ends, kind="stable")
     has_room = (draft.count[slots] < view.max_count[slots])[order]
-    kept = np.zeros(len(order), dtype=bool)
-    kept[:count] = True
+    kept = np.full(len(order), len(order) <= 2 * count)
     kept[np.flatnonzero(has_room)[:count]] = True
+    if not kept.all() and kept.any():
+        # Batch ends come in clusters: slots to pass through are those that part the time best, not the first ones.
+        last = ends[order[kept][-1]]
+        kept[np.searchsorted(ends[order[:-1]], np.linspace(0.0, last, count))] = True
     return slots[order[kept]], ends[order[kept]]
 
 

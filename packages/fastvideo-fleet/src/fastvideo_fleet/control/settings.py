@@ -18,11 +18,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "migration_weight": (0.0, 1e6),
     "max_moves": (0, 65_536),
     "hedge": (0.0, 4.0),
-    "burst_guess": (0.0, 20.0),
     "relay_wait_s": (0.0, 3600.0),
     "max_relays": (0, 8),
-    "hedge_share": (0.0, 1.0),
-    "settle_s": (0.0, 86_400.0),
     "hold_s": (0.0, 3600.0),
     "plan_every_s": (0.1, 600.0),
 }
