@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,9 @@ from fastvideo_comfy.serve.accepting import RefusedPromptError, read_prompt
 from fastvideo_comfy.serve.definitions import DEFINITIONS
 from fastvideo_comfy.serve.files import FileRoom, media_type
 from fastvideo_comfy.serve.hub import Hub
-from fastvideo_core.errors import InputError
+from fastvideo_comfy.serve.part import make_part
+from fastvideo_core.errors import InputError, PluginError
+from fastvideo_core.extend.extensions import NO_EXTENSIONS
 
 DEEP = "[" * 20_000
 JSON = st.recursive(
@@ -99,6 +102,12 @@ def test_no_name_leaves_its_folder(kind, folder, name):
         assert path.is_relative_to(root)
         assert path != root
         room.find(kind, folder, name)
+
+
+def test_without_comfyuis_samplers_there_is_no_part():
+    host = SimpleNamespace(extensions=NO_EXTENSIONS, section=None)
+    with pytest.raises(PluginError, match="name sampler.comfy in the config's plugins too"):
+        make_part(host)
 
 
 def test_links_do_not_lead_out_of_a_folder(tmp_path):
