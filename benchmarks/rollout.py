@@ -15,8 +15,8 @@
 
 wan-shapes at its default size, Euler's method or (for the records) the stochastic one, conditional branch alone; the
 result is latents, so that nothing is decoded. Cases run in turn in one process; the plain loops make a few samples a
-round, so that a round is short, and a gain is the median over rounds of the ratio within one: what slows a machine for a
-while slows both sides of it.
+round, so that a round is short, and a gain is the median over rounds of the ratio within one: what slows a machine for
+a while slows both sides of it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from _shapes import prompts
 from fastvideo_core.extend.extensions import Extensions
 from fastvideo_core.loop.samplers import ScheduleSpec, get_sampler
 from fastvideo_core.loop.work import WorkKind
+from fastvideo_core.parallel.threads import release_team
 from fastvideo_core.runtime.engine import Engine, RuntimeOptions
 from fastvideo_core.runtime.scheduler.base import SchedulerConfig
 from fastvideo_rl.program import TrainingProgram
@@ -123,9 +124,18 @@ class Bench:
         for handle in handles:
             handle.result()
 
-    @torch.no_grad()
     def plain(self, *, is_exact: bool = True, is_guided: bool = False) -> None:
-        """Make the first of the group's samples with a loop over the bare model, one after the other."""
+        """Make the first of the group's samples with a loop over the bare model, and give its threads back.
+
+        Two threads that compute have a team of OpenMP threads each, and once both are there every operation of either
+        has to wake its own (see `fastvideo_core.parallel.threads`): the engine would pay for the loop before it.
+        """
+        self._loop(is_exact=is_exact, is_guided=is_guided)
+        release_team()
+
+    @torch.no_grad()
+    def _loop(self, *, is_exact: bool, is_guided: bool) -> None:
+        """Make samples one after the other."""
         plan, instance = self.plan("flow_euler"), self.engine.instance
         defaults = self.engine.card.task(self.roller.program.task).defaults()
         vae, length = instance.config("vae"), int(self.engine.card.loops["text_encode"].options["text_length"])
