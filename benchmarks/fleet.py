@@ -2,13 +2,14 @@
 
     latency_reduction_mean     worst chunk latency at equal cost, how much lower than the three baselines' on average
     cost_reduction_mean        cost at equal worst chunk latency, how much lower
-    latency_share_of_oracle    the mean reduction over the mean reduction of a clairvoyant oracle; so for the cost
+    latency_share_of_oracle    the mean reduction over that of the oracle, which knows the trace; so for the cost
+    foresight_, known_rates_   the keys above for the policy itself if it knew demand ahead, or the true rates of bursts
     placement_gap_mean, _max   worst batch time after placement over the exact optimum's, less one
     autoscale_gap_mean         cost over that of the best one-minute budgets at equal experienced utilization, less one
     decide_ms_p99              processor time of one decision that 99 of 100 keep, by the fleet's size
     simulate_day_s             time to simulate a day of 100,000 sessions on up to 512 GPUs; _cpu_s is processor time
 
-How "equal" is matched stands in `_fleet.py`. All keys of the first four come for `turboserve` too, and `rows` has them
+How "equal" is matched stands in `_fleet.py`. All keys of policies come for `turboserve` too, and `rows` has them
 for each trace, fleet and baseline. Traces are made by the generator with seeds 1 to 6; no setting was chosen on them.
 """
 
@@ -36,7 +37,12 @@ from fastvideo_fleet.traces import TraceSettings, arrivals_per_second, make_trac
 FLEETS = (("h20-1.3b", 16), ("h20-7b", 16), ("b300-1.3b", 64), ("b300-7b", 64))
 SEEDS = (1, 2, 3, 4, 5, 6)
 BASELINES = ("round-robin", "load-aware", "memory-aware")
-POLICIES = ("fastvideo", "turboserve")
+POLICIES = {"fastvideo": "", "turboserve": "turboserve_", "foresight": "foresight_", "known-rates": "known_rates_"}
+"""Policies with the prefix of their keys; the last two know what no controller can."""
+
+BOUNDS = {"oracle": "oracle", "clairvoyant": "clairvoyant_bound", "lead": "lead_time_bound"}
+"""Oracles by name, with the name in the keys."""
+
 ABLATIONS = (
     "fastvideo-no-migration",
     "fastvideo-no-autoscaling",
@@ -64,10 +70,10 @@ def compare(setting: Setting, oracle: Oracle, result: SimulationResult) -> list[
                 f"is_reached{suffix}": is_reached,
                 f"latency_reduction{suffix}": 1 - worst / theirs_s,
                 f"cost_reduction{suffix}": 1 - hours / theirs_h,
-                f"oracle_latency_reduction{suffix}": 1 - oracle.latency_at(hours) / theirs_s,
-                f"oracle_cost_reduction{suffix}": 1 - oracle.hours_at(worst) / theirs_h,
-                f"lead_cost_reduction{suffix}": 1 - oracle.hours_at(worst, is_lead=True) / theirs_h,
             }
+            for kind in oracle.hours:
+                row[f"{kind}_latency_reduction{suffix}"] = 1 - oracle.latency_at(hours, kind) / theirs_s
+                row[f"{kind}_cost_reduction{suffix}"] = 1 - oracle.hours_at(worst, kind) / theirs_h
         rows.append(row)
     return rows
 
@@ -126,7 +132,7 @@ def policies_on_traces(
                 )  # fmt: skip
             print(f"{calibration} seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     figures: dict[str, Any] = {}
-    for policy, prefix in (("fastvideo", ""), ("turboserve", "turboserve_")):
+    for policy, prefix in POLICIES.items():
         mine = [row for row in rows if row["policy"] == policy]
         figures |= {f"{prefix}{key}": value for key, value in means_of(mine).items()}
         own = [gap for gap in gaps if gap["policy"] == policy]
@@ -147,11 +153,10 @@ def means_of(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     for suffix in ("", "_paper"):
         for kind in ("latency", "cost"):
             mean = statistics.fmean(row[f"{kind}_reduction{suffix}"] for row in rows)
-            best = statistics.fmean(row[f"oracle_{kind}_reduction{suffix}"] for row in rows)
             figures[f"{kind}_reduction{suffix}_mean"] = mean
-            figures[f"{kind}_share_of_oracle{suffix}"] = share(mean, best)
-        lead = statistics.fmean(row[f"lead_cost_reduction{suffix}"] for row in rows)
-        figures[f"cost_share_of_lead_time_bound{suffix}"] = share(mean, lead)
+            for bound, name in BOUNDS.items():
+                best = statistics.fmean(row[f"{bound}_{kind}_reduction{suffix}"] for row in rows)
+                figures[f"{kind}_share_of_{name}{suffix}"] = share(mean, best)
         figures[f"num_unreached{suffix}"] = sum(not row[f"is_reached{suffix}"] for row in rows)
     for field in ("baseline", "fleet"):
         for value in dict.fromkeys(str(row[field]) for row in rows):

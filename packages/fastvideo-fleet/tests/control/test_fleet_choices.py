@@ -124,6 +124,20 @@ def test_no_relay_where_it_would_not_help(small_fleet):
     assert best_relay(full, full.serving(0), 0.0, waited_s=0.0) is None
 
 
+def test_a_relay_finds_the_one_batch_that_parts_a_long_wait():
+    # Fifty full workers end soon and together, one ends half-way, and the only room comes in a second.
+    ends = [0.001 * (index + 1) for index in range(50)] + [0.5, 1.0]
+    draft = Draft(view_of(calibrated_fleet("h20-7b", 64), [4] * 51 + [3], ends=ends))
+    relay = best_relay(draft, draft.serving(0), 0.0, waited_s=0.0)
+    assert relay.slots == (50, 51)
+    assert relay.worst_s == pytest.approx(0.5 + 1.55)
+
+
+def test_no_relay_among_no_workers(small_fleet):
+    draft = Draft(view_of(small_fleet, []))
+    assert best_relay(draft, draft.serving(0), 0.0, waited_s=0.0) is None
+
+
 def rooms(view, goal_s):
     return np.array([max(one.sessions_within(goal_s), 1) for one in view.spec.classes])[view.class_of]
 
