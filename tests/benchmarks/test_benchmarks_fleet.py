@@ -47,12 +47,13 @@ def test_both_greedy_baselines_share_their_runs():
 
 
 def test_the_oracle_takes_the_cheapest_level_that_is_quick_enough():
-    oracle = Oracle({2: 9.0, 3: 7.0, 4: 5.0}, {2: 12.0, 3: 9.0, 4: 8.0}, {2: 0.95, 3: 1.25, 4: 1.55}, 0.0)
-    assert oracle.latency_at(7.5) == 1.25
-    assert oracle.latency_at(1.0) == 1.55
-    assert oracle.hours_at(1.3) == 7.0
-    assert oracle.hours_at(1.3, is_lead=True) == 9.0
-    assert oracle.hours_at(0.5) == 9.0  # nothing is quick enough: the dearest
+    hours = {"clairvoyant": {2: 9.0, 3: 7.0, 4: 5.0}, "lead": {2: 12.0, 3: 9.0, 4: 8.0}}
+    oracle = Oracle(hours, {2: 0.95, 3: 1.25, 4: 1.55}, 0.0)
+    assert oracle.latency_at(7.5, "clairvoyant") == 1.25
+    assert oracle.latency_at(1.0, "clairvoyant") == 1.55
+    assert oracle.hours_at(1.3, "clairvoyant") == 7.0
+    assert oracle.hours_at(1.3, "lead") == 9.0
+    assert oracle.hours_at(0.5, "clairvoyant") == 9.0  # nothing is quick enough: the dearest
 
 
 def test_a_trace_that_asks_for_more_than_the_fleet_has_a_wait_that_nobody_avoids():
@@ -61,4 +62,6 @@ def test_a_trace_that_asks_for_more_than_the_fleet_has_a_wait_that_nobody_avoids
     assert Oracle.of(setting).wait_s == 0
     crowded = next(one for one in (Setting.of("h20-7b", 1, seed) for seed in range(1, 30)) if one.demand.peak > 4)
     assert Oracle.of(crowded).wait_s > 0
-    assert list(Oracle.of(crowded).hours) == [4]
+    assert {kind: list(hours) for kind, hours in Oracle.of(crowded).hours.items()} == {
+        kind: [4] for kind in ("oracle", "clairvoyant", "lead")
+    }

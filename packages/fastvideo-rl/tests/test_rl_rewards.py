@@ -159,7 +159,7 @@ def test_choices_that_make_no_sense_are_refused(made_up):
         Scorer([RewardChoice(name="bright"), RewardChoice(name="bright")], made_up)
     with pytest.raises(ConfigError, match="no such setting.*nearest: full_travel"):
         Scorer([RewardChoice(name="shapes-speed", options={"full_travels": 1})], made_up)
-    with pytest.raises(ConfigError, match="has no options"):
+    with pytest.raises(ConfigError, match="no such setting; allowed: attributes, is_joint"):
         Scorer([RewardChoice(name="shapes", options={"a": 1})], made_up)
     with pytest.raises(ConfigError, match="greater than 0"):
         Scorer([RewardChoice(name="shapes-speed", options={"full_travel": 0})], made_up)

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastvideo_fleet.control.arrivals import ArrivalFilter, RegimeSettings
@@ -53,6 +53,9 @@ def test_the_posterior_is_that_of_all_paths():
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=60), st.floats(1e-4, 1e3))
+@example([0] * 50 + [10_000], 1e-4)
+@example([10_000, 0, 0, 10_000], 1e-4)
+@example([0, 0, 0], 1e3)
 def test_any_arrivals_leave_probabilities(counts, prior_rate):
     found = ArrivalFilter(prior_rate, step_s=1.0)
     for count in counts:

@@ -83,8 +83,10 @@ class ArrivalFilter:
         moved = self._drift / 2 * np.diff(weight, axis=0)
         weight[:-1] += moved
         weight[1:] -= moved
-        logs = num_arrivals * self._log_mean - self._mean
-        weight *= np.exp(logs - logs.max())
+        # In logarithms: after a count that no likely rate explains, the products of both alone are all zero.
+        with np.errstate(divide="ignore"):
+            logs = np.log(weight) + num_arrivals * self._log_mean - self._mean
+        weight = np.exp(logs - logs.max())
         self._weight = weight / weight.sum()
 
     @property

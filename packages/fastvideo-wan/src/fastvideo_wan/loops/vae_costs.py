@@ -23,6 +23,9 @@ _BYTES = 4
 _MAX_PRODUCT_SIZE = 20480
 """Up to this many rows of all frames and channels torch convolves one clip as a product with a matrix of windows."""
 
+_CHANNEL_BLOCK = 16
+"""oneDNN convolves blocks of so many channels where a CPU has AVX-512, and copies what does not fill them."""
+
 _FILTER_BYTES = 32 << 20
 """What filtering in time holds besides, at most."""
 
@@ -109,11 +112,16 @@ def _held(conv: _Conv, *, is_exact: bool) -> int:
     past = conv.kernel_frames - 1
     held = plane * (conv.dim_in * (2 * conv.frames + past) + 2 * conv.dim_out * conv.frames)
     if not is_exact:
+        held += conv.voxels * sum(_padded(dim) for dim in (conv.dim_in, conv.dim_out) if dim % _CHANNEL_BLOCK)
         return _BYTES * held + min(_FILTER_BYTES, _BYTES * held) * (conv.kernel_frames > 1)
     padded = plane * conv.dim_in * (conv.frames + past)
     if conv.kernel > 1 and conv.dim_in * (conv.frames + past) * (conv.rows + 2) <= _MAX_PRODUCT_SIZE:
         padded += conv.kernel * conv.dim_in * conv.voxels
     return _BYTES * (held + padded)
+
+
+def _padded(dim: int) -> int:
+    return -(-dim // _CHANNEL_BLOCK) * _CHANNEL_BLOCK
 
 
 def _cache(convs: Iterator[_Conv]) -> int:
