@@ -24,7 +24,7 @@ _MAX_PRODUCT_SIZE = 20480
 """Up to this many rows of all frames and channels torch convolves one clip as a product with a matrix of windows."""
 
 _CHANNEL_BLOCK = 16
-"""To whole blocks of so many channels oneDNN copies what goes to an odd number of them, with AVX-512: to colours."""
+"""To whole blocks of so many channels oneDNN may copy what comes in and what comes out, where a CPU has AVX-512."""
 
 _FILTER_BYTES = 32 << 20
 """What filtering in time holds besides, at most."""
@@ -112,9 +112,8 @@ def _held(conv: _Conv, *, is_exact: bool) -> int:
     past = conv.kernel_frames - 1
     held = plane * (conv.dim_in * (2 * conv.frames + past) + 2 * conv.dim_out * conv.frames)
     if not is_exact:
-        if conv.dim_out % 4:
-            held += conv.voxels * sum(_padded(dim) for dim in (conv.dim_in, conv.dim_out) if dim % _CHANNEL_BLOCK)
-        return _BYTES * held + min(_FILTER_BYTES, _BYTES * held) * (conv.kernel_frames > 1)
+        filtered = held + min(_FILTER_BYTES // _BYTES, held) * (conv.kernel_frames > 1)
+        return _BYTES * max(filtered, conv.voxels * (conv.dim_in + _padded(conv.dim_in) + _padded(conv.dim_out)))
     padded = plane * conv.dim_in * (conv.frames + past)
     if conv.kernel > 1 and conv.dim_in * (conv.frames + past) * (conv.rows + 2) <= _MAX_PRODUCT_SIZE:
         padded += conv.kernel * conv.dim_in * conv.voxels
