@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.util import find_spec
 
 import av
 import numpy as np
@@ -12,6 +13,8 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from fastvideo_core.cli.main import main
+
+needs_wan = pytest.mark.skipif(find_spec("fastvideo_wan") is None, reason="looks at a card of fastvideo-wan")
 
 SMALL = ("--num-frames", "5", "--height", "32", "--width", "32", "--num-inference-steps", "2", "-q")
 ACTING = ("--set", "embodiment=umi", "--set", "chunk_size=4", "--set", "resolution_tier=256p", "--fps", "5")
@@ -105,7 +108,7 @@ def test_a_batch_of_several_tasks_makes_of_each_what_it_is_for(folder, tmp_path)
     [
         (["chat", "--card", "{}", "--image", "nope.png", "x"], "image='nope.png': no such file"),
         (["chat", "--card", "{}", "--image", "view.png", "--video", "x.mp4", "x"], "shows one thing"),
-        (["chat", "--card", "wan-shapes", "x"], "task='reasoning_text'"),
+        pytest.param(["chat", "--card", "wan-shapes", "x"], "task='reasoning_text'", marks=needs_wan),
         (["chat", "--card", "{}", "--temperature", "9", "x"], "temperature=9"),
         (["generate", "--card", "{}", "--task", "text_to_video_sund", "x"], "nearest: text_to_video_sound"),
         (["generate", "--card", "{}", "--task", "policy", "x"], "needs this input"),
