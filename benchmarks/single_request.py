@@ -28,7 +28,7 @@ from fastvideo_core import Engine
 from fastvideo_core.parity import compare_tensors
 from fastvideo_core.runtime.allocator import keep_freed_memory
 from fastvideo_core.runtime.catalog import Catalog
-from fastvideo_core.runtime.loading import local_folder
+from fastvideo_core.runtime.weights.locate import locate_components
 from fastvideo_testing.wan_checkpoints import build_wan_checkpoint
 
 PROMPT = "a red circle moving right"
@@ -62,7 +62,7 @@ def scenarios(scratch: Path) -> list[Scenario]:
     large = build_wan_checkpoint(scratch / "100m", "t2v", **SIZES_100M)
     size = {"num_frames": 33, "height": 128, "width": 256, "num_inference_steps": 4}
     return [
-        Scenario("shapes", local_folder(card), shapes, length),
+        Scenario("shapes", locate_components(card.checkpoint)["transformer"], shapes, length),
         Scenario("100m", large, {**size, "guidance_scale": 5.0, "negative_prompt": ""}, 512),
     ]
 

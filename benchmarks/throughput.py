@@ -27,7 +27,7 @@ from fastvideo_core import Engine
 from fastvideo_core.parity import compare_tensors
 from fastvideo_core.request.base import Request
 from fastvideo_core.runtime.instance import ModelInstance
-from fastvideo_core.runtime.loading import local_folder
+from fastvideo_core.runtime.weights.whole import whole_checkpoint
 
 SIZES = ((64, 64), (64, 96), (96, 64))
 STEPS = (8, 12, 16, 20)
@@ -81,7 +81,8 @@ class Sides:
         self.instance = instance
         self.together = Engine(instance, max_running=max_running)
         self.serial = Engine(instance, max_running=1)
-        self.pipeline = WanPipeline.from_pretrained(str(local_folder(instance.card)), dtype=torch.float32)
+        with whole_checkpoint(instance.card.checkpoint) as folder:
+            self.pipeline = WanPipeline.from_pretrained(str(folder), dtype=torch.float32)
         self.pipeline.set_progress_bar_config(disable=True)
 
     @staticmethod

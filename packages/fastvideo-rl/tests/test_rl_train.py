@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,34 @@ def test_a_run_of_each_method_changes_the_weights_and_ships_a_card(method, confi
         assert report["distribution"]["is_same"]
         assert report["distribution"]["p_value"] >= report["distribution"]["threshold"] == 0.01
         assert report["distribution"]["num_samples"] == [8, 8]
+
+
+def test_what_a_result_keeps_of_its_parent_stays_where_it_is(config, folder, tmp_path, monkeypatch):
+    lender, parent = tmp_path / "packages" / "lender", tmp_path / "parent"
+    shutil.copytree(folder, parent)
+    lender.mkdir(parents=True)
+    (lender / "__init__.py").touch()
+    shutil.copytree(parent / "vae", lender / "data" / "vae")
+    card = json.loads(Catalog.installed().find(str(parent)).model_dump_json())
+    shutil.rmtree(parent / "vae")
+    source = {"kind": "package", "location": "lender:data"}
+    card["checkpoint"]["components"]["vae"]["source"] = source
+    (parent / "card.json").write_text(json.dumps(card))
+    monkeypatch.syspath_prepend(lender.parent)
+    for kept in ((), ("vae",)):
+        result = {"model_id": "small-trained", "kept": kept}
+        chosen = config("flow_grpo", {}, f"run{len(kept)}", card=str(parent), result=result,
+                        rollout={"group_size": 2, "num_groups": 1, "parameters": SDE}, num_steps=1)  # fmt: skip
+        with Trainer(make_plan(chosen)) as trainer:
+            trainer.run()
+            shipped = ship_run(trainer)
+        written = json.loads((shipped / "card.json").read_text())["checkpoint"]["components"]
+        assert (shipped / "vae").is_dir() == (not kept)
+        assert (written["vae"]["source"] is None) == (not kept)
+        assert written["transformer"]["source"] is None
+        with Engine.open(str(shipped)) as engine:
+            made = engine.generate("a red circle", seed=1, **SMALL, num_inference_steps=2, guidance_scale=1.0)
+        assert made.video.frames.shape == (5, 32, 32, 3)
 
 
 def test_a_card_under_a_loop_that_its_weights_do_not_assume_is_refused(config):
@@ -192,6 +221,9 @@ WRONG = {
     "no reward": ({"rewards": []}, "needs a reward"),
     "unknown reward": ({"rewards": [{"name": "beauty"}]}, "no such reward"),
     "no role": ({"result": {"model_id": "x", "role": "old"}}, "result.role='old': no such role.*reference, student"),
+    "nothing to keep": ({"result": {"model_id": "x", "kept": ["vea"]}}, "result.kept='vea'.*nearest: vae"),
+    "kept and trained": ({"result": {"model_id": "x", "kept": ["transformer"]}}, "result.kept='transformer'.*trained"),
+    "kept in a folder": ({"result": {"model_id": "x", "kept": ["vae"]}}, "result.kept='vae'.*may move"),
     "one sample": ({"rollout": {"group_size": 1, "parameters": SDE}}, "no advantage over itself"),
     "bad size": ({"rollout": {"parameters": {**SDE, "height": 33}}}, "height=33.*nearest: 32"),
     "no such parameter": ({"rollout": {"parameters": {"hight": 32}}}, "hight=32.*nearest: height"),

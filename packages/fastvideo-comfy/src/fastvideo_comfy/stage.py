@@ -44,15 +44,15 @@ def stage_card(card: ModelCard, files: Mapping[str, Path], folder: Path) -> Mode
     """
     if card.family != "wan":
         raise CheckpointError(f"single files of the {card.family} family are not known; known: wan")
-    manifest, source = card.checkpoint, card.checkpoint.source
-    base = _base_folder(card)
+    manifest = card.checkpoint
+    bases = _base_folders(card)
     components: dict[str, ComponentFiles] = {}
     for spec in card.components.values():
-        described = manifest.components[spec.load_id]
+        described, base = manifest.components[spec.load_id], bases[spec.load_id]
         place = folder / described.folder
         if spec.component_id not in files:
             _link(base / described.folder, place)
-            components[spec.load_id] = described
+            components[spec.load_id] = described.model_copy(update={"source": None})
             continue
         key_map = _key_map(card, spec.component_id, base / described.folder)
         place.mkdir(parents=True)
@@ -63,25 +63,29 @@ def stage_card(card: ModelCard, files: Mapping[str, Path], folder: Path) -> Mode
                 "layout": "comfyui",
                 "key_map": key_map,
                 "only": "fastvideo_comfy.keys:is_weight",
+                "source": None,
             }
         )
-    place_of = CheckpointSource(kind="folder", location=str(folder), is_gated=source.is_gated)
+    place_of = CheckpointSource(kind="folder", location=str(folder), is_gated=manifest.source.is_gated)
     return card.model_copy(
         update={"checkpoint": manifest.model_copy(update={"source": place_of, "components": components})}
     )
 
 
-def _base_folder(card: ModelCard) -> Path:
-    """Return the folder with the card's configurations and host parts; of a hub repository these alone are fetched."""
-    source = card.checkpoint.source
-    if source.kind == "hub":
-        from fastvideo_core.runtime.weights.hub import fetch_configs
+def _base_folders(card: ModelCard) -> dict[str, Path]:
+    """Return the folders with configurations and host parts by load id; of hub repositories these alone are fetched."""
+    manifest = card.checkpoint
+    hosts = {spec.load_id for spec in card.components.values() if spec.kind in HOST_KINDS}
+    folders: dict[str, Path] = {}
+    for source, held in manifest.sources.items():
+        if source.kind == "hub":
+            from fastvideo_core.runtime.weights.hub import fetch_configs
 
-        fetch_configs(source.location, source.revision)
-    host = tuple(
-        card.checkpoint.components[spec.load_id].folder for spec in card.components.values() if spec.kind in HOST_KINDS
-    )
-    return locate(source.kind, source.location, revision=source.revision, components=host).folder
+            fetch_configs(source.location, source.revision)
+        host = tuple(manifest.components[load_id].folder for load_id in held if load_id in hosts)
+        place = locate(source.kind, source.location, revision=source.revision, components=host).folder
+        folders.update(dict.fromkeys(held, place))
+    return folders
 
 
 def _key_map(card: ModelCard, component: str, folder: Path) -> str:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fastvideo_core.card import (
+    CheckpointManifest,
     CheckpointSource,
     DataRef,
     ModelCard,
@@ -25,9 +26,9 @@ from fastvideo_core.card import (
 from fastvideo_core.card.base import JsonScalar
 from fastvideo_core.errors import ConfigError
 from fastvideo_core.runtime.catalog import CARD_FILE
-from fastvideo_core.runtime.loading import local_folder
 from fastvideo_core.runtime.weights.files import list_weight_files
 from fastvideo_core.runtime.weights.reader import read_tensors
+from fastvideo_core.runtime.weights.whole import whole_checkpoint
 from fastvideo_rl.gate.c2 import MAX_PREDICTION_ERROR, BehaviorReport
 from fastvideo_rl.gate.c3 import DistributionReport
 from fastvideo_rl.train.assemble import Plan
@@ -61,20 +62,13 @@ def ship_card(
     Raises:
         ConfigError: The card's files name tensors in another way than its modules.
     """
-    parent = local_folder(plan.card)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for files in plan.card.checkpoint.components.values():
-        if files.folder and not (partial / files.folder).exists():
-            shutil.copytree(parent / files.folder, partial / files.folder)
-    for name, tensors in weights.items():
-        _write_component(plan.card, name, tensors, parent, partial)
-    for extra in ("model_index.json", "scheduler"):
-        if (parent / extra).is_file():
-            shutil.copy(parent / extra, partial / extra)
-        elif (parent / extra).is_dir():
-            shutil.copytree(parent / extra, partial / extra, dirs_exist_ok=True)
+    with whole_checkpoint(plan.card.checkpoint) as parent:
+        _copy_files(plan, parent, partial)
+        for name, tensors in weights.items():
+            _write_component(plan.card, name, tensors, parent, partial)
     card = make_card(plan, folder, num_steps=num_steps, gate=gate, figures=figures)
     (partial / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     report: dict[str, Any] = {
@@ -116,12 +110,38 @@ def make_card(
         "license": card.license if config.result.license is None else config.result.license,
         "recipe": recipe,
         "parity": _parity(card, plan.program.generator.loop, is_reached=reached, is_likelihood=is_likelihood),
-        "checkpoint": card.checkpoint.model_copy(
-            update={"source": CheckpointSource(kind="folder", location=str(folder.resolve()))}
-        ),
+        "checkpoint": _checkpoint(plan, folder),
         "figures": dict(figures),
     }
     return ModelCard.from_json(card.model_copy(update=update).model_dump_json(), origin=str(folder))
+
+
+def _copy_files(plan: Plan, parent: Path, target: Path) -> None:
+    """Copy the parent's files but for those of components that are kept where they are."""
+    manifest, kept = plan.card.checkpoint, _kept_ids(plan)
+    for load_id, files in manifest.components.items():
+        if files.folder and load_id not in kept and not (target / files.folder).exists():
+            shutil.copytree(parent / files.folder, target / files.folder)
+    for extra in ("model_index.json", "scheduler"):
+        if (parent / extra).is_file():
+            shutil.copy(parent / extra, target / extra)
+        elif (parent / extra).is_dir():
+            shutil.copytree(parent / extra, target / extra, dirs_exist_ok=True)
+
+
+def _checkpoint(plan: Plan, folder: Path) -> CheckpointManifest:
+    manifest, kept = plan.card.checkpoint, _kept_ids(plan)
+    components = {
+        load_id: files.model_copy(update={"source": manifest.source_of(load_id) if load_id in kept else None})
+        for load_id, files in manifest.components.items()
+    }
+    return CheckpointManifest(
+        source=CheckpointSource(kind="folder", location=str(folder.resolve())), components=components
+    )
+
+
+def _kept_ids(plan: Plan) -> set[str]:
+    return {plan.card.components[name].load_id for name in plan.config.result.kept}
 
 
 def _parity(card: ModelCard, loop_id: str, *, is_reached: bool, is_likelihood: bool) -> ParitySpec:

@@ -9,7 +9,9 @@ from fastvideo_core.errors import ResourceError, StateError
 from fastvideo_server.jobs.records import JobRecord
 from fastvideo_server.jobs.sqlite import SqliteDatabase
 
-RECORD = JobRecord("video_1", "ann", "accepting", 1.5, "tiny", "text_to_video", "x", "8x8", "1", {"seed": 3}, warnings=("w",))
+RECORD = JobRecord(
+    "video_1", "ann", "accepting", 1.5, "tiny", "text_to_video", "x", "8x8", "1", {"seed": 3}, warnings=("w",)
+)
 
 
 @pytest.fixture

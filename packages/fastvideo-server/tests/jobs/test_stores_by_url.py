@@ -17,7 +17,9 @@ URL = os.environ.get("FASTVIDEO_TEST_POSTGRES")
 needs_postgres = pytest.mark.skipif(
     URL is None, reason="needs PostgreSQL: the variable FASTVIDEO_TEST_POSTGRES is not set (see .ci/with-postgres)"
 )
-RECORD = JobRecord("video_1", "ann", "accepting", 1.5, "tiny", "text_to_video", "x", "8x8", "1", {"seed": 3}, warnings=("w",))
+RECORD = JobRecord(
+    "video_1", "ann", "accepting", 1.5, "tiny", "text_to_video", "x", "8x8", "1", {"seed": 3}, warnings=("w",)
+)
 QUICK = {"prompt": "x", "num_inference_steps": 1, "num_frames": 5, "seed": 3}
 
 

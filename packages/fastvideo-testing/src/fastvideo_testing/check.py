@@ -163,7 +163,7 @@ def _family_checks(registry: PluginRegistry, plugin: str, named: ModelCard | Non
 
 def _has_files(card: ModelCard) -> bool:
     found = find_weights(card)
-    return found is not None and found.folder.is_dir()
+    return found is not None and bool(found.folders)
 
 
 def _is_here(card: ModelCard) -> bool:

@@ -112,9 +112,10 @@ def test_a_request_may_ask_for_tiles(model, latents):
 def test_tiles_have_the_references_pixels(model, latents):
     from diffusers import AutoencoderKLWan
 
-    from fastvideo_core.runtime.loading import local_folder
+    from fastvideo_core.runtime.weights.locate import locate_components
 
-    vae = AutoencoderKLWan.from_pretrained(str(local_folder(model.card)), subfolder="vae", torch_dtype=torch.float32)
+    folder = locate_components(model.card.checkpoint)["vae"]
+    vae = AutoencoderKLWan.from_pretrained(str(folder), subfolder="vae", torch_dtype=torch.float32)
     vae.enable_tiling(64, 64, 48, 48)
     with torch.no_grad():
         expected = vae.decode(model.component("vae").denormalize(latents), return_dict=False)[0]

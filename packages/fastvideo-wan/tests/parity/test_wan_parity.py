@@ -11,7 +11,8 @@ from fastvideo_core.card import resolve_ref
 from fastvideo_core.cli.main import main
 from fastvideo_core.parity import run_ladder
 from fastvideo_core.runtime.catalog import Catalog
-from fastvideo_core.runtime.loading import load_instance, local_folder
+from fastvideo_core.runtime.loading import load_instance
+from fastvideo_core.runtime.weights.whole import whole_checkpoint
 from fastvideo_testing.wan_checkpoints import VARIANTS, build_wan_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -55,7 +56,8 @@ def test_parity_on_the_smallest_grid(catalog, tmp_path, variant):
 
 def test_the_shipped_card_keeps_what_it_declares(catalog):
     card = catalog.find("wan-shapes")
-    report = run_ladder(card, load_instance(card), local_folder(card))
+    with whole_checkpoint(card.checkpoint) as folder:
+        report = run_ladder(card, load_instance(card), folder)
     assert [check.reason for check in report.checks if check.status != "passed"] == []
 
 

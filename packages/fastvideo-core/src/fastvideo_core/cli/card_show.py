@@ -35,12 +35,12 @@ def run(args: Namespace, shell: Shell) -> int:
 
 
 def _lines(card: ModelCard) -> Iterator[str]:
-    source, precision = card.checkpoint.source, card.precision
+    precision = card.precision
     yield f"{card.model_id}  {card.title}".rstrip()
     facts = {
         "family": f"{card.family}, card version {card.version}",
         "licence": card.license or "not stated",
-        "weights": f"{source.kind} {source.location}" + (f" at {source.revision}" if source.revision else ""),
+        "weights": "; ".join(_places(card)),
         "precision": f"{', '.join(precision.allowed)} (default {precision.default}, on a CPU {precision.default_cpu})",
         "components": ", ".join(card.components),
     }
@@ -56,6 +56,13 @@ def _lines(card: ModelCard) -> Iterator[str]:
     if card.figures:
         yield "\nfigures"
         yield format_table([(name, _text(value)) for name, value in card.figures.items()], indent="  ")
+
+
+def _places(card: ModelCard) -> Iterator[str]:
+    """Yield where the weights are; of those that are elsewhere than the others, which they are."""
+    for source, held in card.checkpoint.sources.items():
+        place = f"{source.kind} {source.location}" + (f" at {source.revision}" if source.revision else "")
+        yield place if source == card.checkpoint.source else f"{', '.join(held)}: {place}"
 
 
 def _task_lines(card: ModelCard, task: TaskSpec) -> Iterator[str]:

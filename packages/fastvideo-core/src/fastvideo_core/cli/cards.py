@@ -53,7 +53,7 @@ def _describe(card: ModelCard) -> dict[str, Any]:
         "source": source.kind,
         "location": source.location,
         "revision": source.revision,
-        "is_gated": source.is_gated,
+        "is_gated": any(one.is_gated for one in card.checkpoint.sources),
         "size_bytes": _size_bytes(card),
         "license": card.license,
     }
@@ -61,9 +61,8 @@ def _describe(card: ModelCard) -> dict[str, Any]:
 
 def _size_bytes(card: ModelCard) -> int | None:
     """Return the bytes of the weights: on disk where they ship with a package, else those of the download."""
-    source = card.checkpoint.source
-    if source.kind == "hub":
-        return source.download_bytes
+    if any(source.kind == "hub" for source in card.checkpoint.sources):
+        return card.checkpoint.download_bytes
     from fastvideo_core.runtime.weights.needs import find_weights
 
     found = find_weights(card)

@@ -82,7 +82,8 @@ def _check_parameters(card: ModelCard, parameters: dict[str, Any]) -> None:
 
 def _measure(card: ModelCard, args: Namespace, parameters: dict[str, Any], shell: Shell) -> ParityReport:
     from fastvideo_core.parity import run_ladder
-    from fastvideo_core.runtime.loading import load_instance, local_folder
+    from fastvideo_core.runtime.loading import load_instance
+    from fastvideo_core.runtime.weights.whole import whole_checkpoint
 
     # Declared comparisons are made in float32, on the CPU, where the references' bits can be reproduced.
     instance = load_instance(card, device="cpu", precision="float32")
@@ -91,9 +92,8 @@ def _measure(card: ModelCard, args: Namespace, parameters: dict[str, Any], shell
         if not args.json:
             shell.tell(f"{check.spec.level} {check.spec.test_id}: {check.status} ({check.duration_s:.1f} s)")
 
-    return run_ladder(
-        card, instance, local_folder(card), reference=args.reference, parameters=parameters, on_check=show
-    )
+    with whole_checkpoint(card.checkpoint) as folder:
+        return run_ladder(card, instance, folder, reference=args.reference, parameters=parameters, on_check=show)
 
 
 def _summary(report: ParityReport) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -29,7 +28,7 @@ from fastvideo_core.runtime.instance import ComponentSource, LoadedComponent, Mo
 from fastvideo_core.runtime.prepare import check_task
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
-from fastvideo_core.runtime.weights.locate import locate
+from fastvideo_core.runtime.weights.locate import locate_components
 from fastvideo_core.runtime.weights.memory import check_memory
 from fastvideo_core.runtime.weights.module import LoadReport, check_module, load_module
 from fastvideo_core.runtime.weights.needs import HOST_KINDS, component_bytes, ignored_of, key_map_of
@@ -40,7 +39,6 @@ __all__ = [
     "load_components",
     "load_instance",
     "load_weights",
-    "local_folder",
     "resolve_device",
     "resolve_precision",
 ]
@@ -183,13 +181,6 @@ def load_weights(source: ComponentSource, build: Callable[[], _ModuleT]) -> Load
     return LoadedWeights(module.requires_grad_(False), report, weights_version(files))
 
 
-def local_folder(card: ModelCard) -> Path:
-    """Return the folder of a card's whole checkpoint; of a hub repository, what is not here yet is downloaded."""
-    source = card.checkpoint.source
-    folders = tuple(files.folder for files in card.checkpoint.components.values())
-    return locate(source.kind, source.location, revision=source.revision, components=folders).folder
-
-
 def weight_files(source: ComponentSource) -> WeightFiles:
     """Find and check the weight files of a component."""
     return list_weight_files(source.folder, source.files.folder)
@@ -237,20 +228,12 @@ def _sources(
     on_progress: Callable[[int, int], None] | None,
 ) -> list[ComponentSource]:
     manifest = card.checkpoint
-    folders = tuple(manifest.components[spec.load_id].folder for spec in specs)
-    location = locate(
-        manifest.source.kind,
-        manifest.source.location,
-        revision=manifest.source.revision,
-        components=folders,
-        access=access,
-        on_progress=on_progress,
-    )
+    folders = locate_components(manifest, {spec.load_id for spec in specs}, access=access, on_progress=on_progress)
     return [
         ComponentSource(
             spec=spec,
             files=manifest.components[spec.load_id],
-            folder=location.folder,
+            folder=folders[spec.load_id],
             dtype=torch_dtype(spec.precision_policy.compute or precision),
             device=device,
         )

@@ -112,13 +112,12 @@ def inspect_machine() -> Machine:
 def judge_card(card: ModelCard, machine: Machine) -> CardVerdict:
     """Say whether a card can run on a machine; reads headers of weight files, no weights, and asks no network."""
     found = find_weights(card)
-    source = card.checkpoint.source
     if found is None:
-        size = "" if source.download_bytes is None else f", {format_bytes(source.download_bytes)} to download"
-        return CardVerdict(
-            card.model_id, f"not on this machine ({source.location}{size})", reasons=("no weights here",)
-        )
-    where = f"{source.kind} {source.location}"
+        size = card.checkpoint.download_bytes
+        places = ", ".join(source.location for source in card.checkpoint.sources)
+        said = "" if size is None else f", {format_bytes(size)} to download"
+        return CardVerdict(card.model_id, f"not on this machine ({places}{said})", reasons=("no weights here",))
+    where = ", ".join(f"{source.kind} {source.location}" for source in card.checkpoint.sources)
     if found.problems:
         return CardVerdict(card.model_id, where, reasons=found.problems)
     return _weigh(card, found, machine, where)

@@ -43,7 +43,7 @@ def checkpoint_problems(card: ModelCard) -> Iterator[str]:
         return
     yield from found.problems
     for name in found.files:
-        yield from _component_problems(card, name, found.folder)
+        yield from _component_problems(card, name, found.folders[name])
 
 
 def _component_problems(card: ModelCard, name: str, folder: Path) -> Iterator[str]:

@@ -15,7 +15,7 @@ def card(tmp_path):
 
 def test_all_components_with_weights_are_found(card, tmp_path):
     found = find_weights(card)
-    assert found.folder == tmp_path
+    assert set(found.folders.values()) == {tmp_path}
     assert set(found.files) == {"text_encoder", "transformer", "vae"}
     assert found.problems == ()
     assert found.disk_bytes == sum(path.stat().st_size for path in tmp_path.glob("*/*.safetensors"))

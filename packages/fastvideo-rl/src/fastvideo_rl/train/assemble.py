@@ -267,6 +267,7 @@ def _check(plan: Plan) -> None:
             "a sample has no advantage over itself", field="rollout.group_size", value=1, allowed="2 or more", nearest=2
         )
     roles = {*plan.spec.roles, *(("ema",) if config.weights.ema_decay is not None else ())}
+    _check_kept(plan)
     if config.result.role is not None and config.result.role not in roles:
         raise ConfigError(
             "no such role in this run", field="result.role", value=config.result.role, allowed=", ".join(sorted(roles)),
@@ -284,6 +285,26 @@ def _check(plan: Plan) -> None:
     if plan.prompts is not None:
         parameters = rollout_parameters(plan, 0)
         plan.program.rollout(plan.prompts.prompts[0], {**parameters, "seed": 0}, request_id=new_request_id())
+
+
+def _check_kept(plan: Plan) -> None:
+    """Refuse to leave components where they are that are trained, that are not there, or whose place may move."""
+    names = plan.card.components
+    trained = {plan.card.components[name].load_id for name in plan.program.trained}
+    for name in plan.config.result.kept:
+        if name not in names:
+            raise ConfigError(
+                "the card has no such component", field="result.kept", value=name, allowed=", ".join(names),
+                nearest=nearest_name(name, names),
+            )  # fmt: skip
+        load_id = names[name].load_id
+        if load_id in trained:
+            raise ConfigError("it is trained, so it is another one's", field="result.kept", value=name)
+        if plan.card.checkpoint.source_of(load_id).kind == "folder":
+            raise ConfigError(
+                "the parent's files are in a local folder, which may move", field="result.kept", value=name,
+                allowed="components of packages and hub repositories",
+            )  # fmt: skip
 
 
 def rollout_parameters(plan: Plan, step: int) -> dict[str, Any]:

@@ -110,6 +110,8 @@ class ResultConfig(_Section):
         title: One line for lists.
         role: Whose weights are shipped; None takes the average where there is one, else the student's.
         license: SPDX identifier; None keeps the parent's.
+        kept: Components that are not copied: the card names the parent's checkpoint as their source, which has to be
+            a package's or on the hub.
         distribution_samples: Samples of each set for the check of distributions (C3) whose report is shipped; None
             leaves it out.
     """
@@ -118,6 +120,7 @@ class ResultConfig(_Section):
     title: str = ""
     role: str | None = None
     license: str | None = None
+    kept: tuple[str, ...] = ()
     distribution_samples: int | None = Field(default=None, ge=2, le=1024)
 
 

@@ -26,10 +26,10 @@ from fastvideo_core.request.base import ActionPart, ImagePart, ModalPart, Output
 from fastvideo_core.runtime.durable import CheckpointPolicy, StateStore
 from fastvideo_core.runtime.durable.base import RunningNode
 from fastvideo_core.runtime.instance import ModelInstance
-from fastvideo_core.runtime.loading import local_folder
 from fastvideo_core.runtime.prepare import prepare_request
 from fastvideo_core.runtime.run import RequestRun
 from fastvideo_core.runtime.validate import card_problems, checkpoint_problems
+from fastvideo_core.runtime.weights.whole import whole_checkpoint
 from fastvideo_testing.contract.base import ContractError, latents_of, load, make_requests
 from fastvideo_testing.gate import GateError, run_gate
 from fastvideo_testing.gate.pool import Pool
@@ -141,7 +141,8 @@ def check_parity(card: ModelCard) -> None:
     """Every comparison that the card declares runs and passes; a card may declare none."""
     if not card.parity.tests:
         return
-    report = run_ladder(card, load(card), local_folder(card))
+    with whole_checkpoint(card.checkpoint) as folder:
+        report = run_ladder(card, load(card), folder)
     if failed := [f"{one.spec.test_id} {one.status}: {one.reason}" for one in report.checks if one.status != "passed"]:
         raise ContractError(f"card {card.model_id}: {'; '.join(failed)}")
 

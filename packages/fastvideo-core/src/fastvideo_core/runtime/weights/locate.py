@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +14,7 @@ from fastvideo_core.runtime.weights.hub import HubAccess, fetch_snapshot
 from fastvideo_core.runtime.weights.text import nearest_name
 
 if TYPE_CHECKING:
+    from fastvideo_core.card import CheckpointManifest
     from fastvideo_core.runtime.weights.module import Progress
 
 SourceKind = Literal["folder", "package", "hub"]
@@ -73,6 +74,41 @@ def locate(
         location, revision, components, optional=optional, variant=variant, access=access, on_progress=on_progress
     )
     return Location(kind, folder, commit)
+
+
+def locate_components(
+    manifest: CheckpointManifest,
+    load_ids: Collection[str] | None = None,
+    *,
+    access: HubAccess | None = None,
+    on_progress: Progress | None = None,
+) -> dict[str, Path]:
+    """Return the checkpoint's folder for each component of a card, by load id; downloads what is not here yet.
+
+    Args:
+        manifest: Where the card's files are.
+        load_ids: Components that are needed; None means all.
+        access: How the Hub is reached.
+        on_progress: Told the bytes of each download.
+
+    Raises:
+        CheckpointError, DownloadError, ResourceError: As `locate` says.
+    """
+    folders: dict[str, Path] = {}
+    for source, held in manifest.sources.items():
+        wanted = [load_id for load_id in held if load_ids is None or load_id in load_ids]
+        if not wanted:
+            continue
+        location = locate(
+            source.kind,
+            source.location,
+            revision=source.revision,
+            components=tuple(manifest.components[load_id].folder for load_id in wanted),
+            access=access,
+            on_progress=on_progress,
+        )
+        folders.update(dict.fromkeys(wanted, location.folder))
+    return folders
 
 
 def guess_kind(location: str) -> SourceKind:

@@ -14,7 +14,7 @@ from fastvideo_core.errors import CheckpointError, DownloadError
 from fastvideo_core.runtime.weights.files import WeightFiles, list_weight_files
 from fastvideo_core.runtime.weights.hub import HubAccess
 from fastvideo_core.runtime.weights.keys import NamePredicate, Rename, keep_name, no_name
-from fastvideo_core.runtime.weights.locate import locate
+from fastvideo_core.runtime.weights.locate import locate_components
 from fastvideo_core.runtime.weights.memory import estimate_bytes
 
 __all__ = ["HOST_KINDS", "FoundWeights", "component_bytes", "find_weights", "ignored_of", "key_map_of"]
@@ -28,12 +28,12 @@ class FoundWeights:
     """The weights of a card that are on this machine.
 
     Attributes:
-        folder: Where they are.
+        folders: The checkpoint that holds each component.
         files: Checked files by component.
         problems: What is missing or broken, one line each.
     """
 
-    folder: Path
+    folders: dict[str, Path]
     files: dict[str, WeightFiles]
     problems: tuple[str, ...]
 
@@ -62,25 +62,21 @@ def find_weights(card: ModelCard, specs: Sequence[ComponentSpec] | None = None) 
     wanted = [spec for spec in asked if spec.kind not in HOST_KINDS]
     manifest = card.checkpoint
     try:
-        location = locate(
-            manifest.source.kind,
-            manifest.source.location,
-            revision=manifest.source.revision,
-            components=tuple(manifest.components[spec.load_id].folder for spec in wanted),
-            access=HubAccess(is_offline=True),
-        )
+        places = locate_components(manifest, {spec.load_id for spec in wanted}, access=HubAccess(is_offline=True))
     except DownloadError:
         return None
     except CheckpointError as error:
-        return FoundWeights(Path(manifest.source.location), {}, (str(error),))
+        return FoundWeights({}, {}, (str(error),))
+    folders = {spec.component_id: places[spec.load_id] for spec in wanted}
     files: dict[str, WeightFiles] = {}
     problems = []
     for spec in wanted:
         try:
-            files[spec.component_id] = list_weight_files(location.folder, manifest.components[spec.load_id].folder)
+            place = folders[spec.component_id]
+            files[spec.component_id] = list_weight_files(place, manifest.components[spec.load_id].folder)
         except CheckpointError as error:
             problems.append(str(error))
-    return FoundWeights(location.folder, files, tuple(dict.fromkeys(problems)))
+    return FoundWeights(folders, files, tuple(dict.fromkeys(problems)))
 
 
 def component_bytes(spec: ComponentSpec, described: ComponentFiles, files: WeightFiles, precision: str) -> int:
