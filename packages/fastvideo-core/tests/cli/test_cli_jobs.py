@@ -95,7 +95,7 @@ def test_cards_by_name_and_by_folder(installed, tiny):
 
 
 def test_the_default_card_is_the_one_that_ships(installed):
-    with pytest.raises(UnknownCardError, match="card='wan-shapes': .*tiny, tiny-gone"):
+    with pytest.raises(UnknownCardError, match="card='wan-shapes-4step': .*tiny, tiny-gone"):
         find_card(None)
     with pytest.raises(UnknownCardError, match="card='': no such card"):
         find_card("")

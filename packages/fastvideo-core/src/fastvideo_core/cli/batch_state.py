@@ -256,7 +256,7 @@ def resume(store: StateStore, max_running: int | None, shell: Shell) -> tuple[Ba
 
 def card_name(name: str | None) -> str:
     """Return a name under which a card is found again from any folder."""
-    from fastvideo_core.runtime.catalog import DEFAULT_CARD
+    from fastvideo_core.defaults import DEFAULT_CARD
 
     chosen = DEFAULT_CARD if name is None else name
     return str(Path(chosen).absolute()) if Path(chosen).is_dir() else chosen

@@ -135,7 +135,8 @@ def find_card(name: str | None, *, default: str | None = None) -> ModelCard:
         CardError: What is there is no valid card.
         CheckpointError: The folder or repository holds no known checkpoint.
     """
-    from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
+    from fastvideo_core.defaults import DEFAULT_CARD
+    from fastvideo_core.runtime.catalog import Catalog
 
     return Catalog.installed().find((default or DEFAULT_CARD) if name is None else name)
 

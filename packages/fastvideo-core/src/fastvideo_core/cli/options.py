@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from fastvideo_core.cli.parser import Parser, assignment, number
+from fastvideo_core.defaults import DEFAULT_CARD
 from fastvideo_core.errors import ParameterError
 
 __all__ = [
@@ -31,7 +32,7 @@ _NUMBERS = {
 _TEXTS = {"negative_prompt": "what not to show", "sampler": "sampler of the denoising steps"}
 
 
-def add_engine_options(parser: Parser, *, default_card: str = "wan-shapes") -> None:
+def add_engine_options(parser: Parser, *, default_card: str = DEFAULT_CARD) -> None:
     """Add the flags that decide which model runs, and how."""
     group = parser.add_argument_group("model")
     group.add_argument(

@@ -15,6 +15,7 @@ from fastvideo_core.cli.options import add_engine_options, add_parameter_options
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.setup import Setup, add_config_option, read_setup
 from fastvideo_core.cli.shell import Shell
+from fastvideo_core.defaults import DEFAULT_STREAM_CARD
 from fastvideo_core.errors import FastVideoError
 from fastvideo_core.request.build import build_request
 from fastvideo_core.request.media.output import check_output, default_output
@@ -37,7 +38,6 @@ written as soon as it is decoded. On stderr each chunk comes with its latency, f
 and its lag, by how much it came too late for somebody who watches from the first chunk on."""
 
 PIPE = "-"
-DEFAULT_CARD = "wan-shapes-causal"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--image", metavar="FILE", help="input image, for tasks that take one")
     parser.add_argument("--task", help="task of the card (default: the first that makes streams)")
-    add_engine_options(parser, default_card=DEFAULT_CARD)
+    add_engine_options(parser, default_card=DEFAULT_STREAM_CARD)
     add_config_option(parser)
     add_parameter_options(parser)
     add_quiet_option(parser)
@@ -66,7 +66,7 @@ def run(args: Namespace, shell: Shell) -> int:
     """
     setup = read_setup(args)
     setup.tell_failures(shell)
-    card = setup.find_card(args.card, default=DEFAULT_CARD)
+    card = setup.find_card(args.card, default=DEFAULT_STREAM_CARD)
     check_engine_options(card, device=args.device, precision=args.precision)
     prepared = _prepare(args, card, setup)
     path = _output(args, prepared, setup)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, StringConstraints
 
+from fastvideo_core.defaults import DEFAULT_CARD
+
 __all__ = [
     "CardConfig",
     "DeployConfig",
@@ -87,7 +89,7 @@ class DeployConfig(_Section):
     plugins: dict[PluginName, PluginConfig] = Field(
         default_factory=dict, description="plugins by name; those that are named are on, unless they say otherwise"
     )
-    card: str = Field(default="wan-shapes", description="the card where none is asked for")
+    card: str = Field(default=DEFAULT_CARD, description="the card where none is asked for")
     device: DeviceName = Field(default="auto", description="auto, cpu, cuda or cuda:INDEX")
     precision: str | None = Field(default=None, description="number format; null is the card's own")
     attention: str = Field(default="sdpa", description="attention backend; sdpa is torch's own")

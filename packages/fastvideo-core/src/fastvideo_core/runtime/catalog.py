@@ -20,13 +20,10 @@ from fastvideo_core.errors import (
 from fastvideo_core.extend import PluginRegistry, load_plugins
 from fastvideo_core.runtime.templates import load_templates, with_templates
 
-__all__ = ["CARD_FILE", "DEFAULT_CARD", "INDEX_FILE", "Catalog", "read_json"]
+__all__ = ["CARD_FILE", "INDEX_FILE", "Catalog", "read_json"]
 
 CARD_FILE = "card.json"
 INDEX_FILE = "model_index.json"
-
-DEFAULT_CARD = "wan-shapes"
-"""The card of those who name none; it ships with fastvideo-wan and needs no download."""
 
 FetchConfigs = Callable[[str, str | None], Path]
 """Downloads the JSON files of a hub repository at a revision and returns the local folder."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 from fastvideo_core.cache import CachePools
 from fastvideo_core.card import ModelCard
 from fastvideo_core.cost import CostModel
+from fastvideo_core.defaults import DEFAULT_CARD
 from fastvideo_core.errors import ExecutionError, InputError, InputWarning, ResourceError
 from fastvideo_core.extend.extensions import Extensions
 from fastvideo_core.request.base import Request
@@ -20,7 +21,7 @@ from fastvideo_core.request.build import build_request
 from fastvideo_core.runtime.accept import check_fits, make_job
 from fastvideo_core.runtime.active import Active, Rebuilt
 from fastvideo_core.runtime.attention import choose_attention
-from fastvideo_core.runtime.catalog import DEFAULT_CARD, Catalog
+from fastvideo_core.runtime.catalog import Catalog
 from fastvideo_core.runtime.compile_cache import CompileCache
 from fastvideo_core.runtime.control import ControlPlane
 from fastvideo_core.runtime.durable import SavedJob, StateStore
@@ -47,7 +48,7 @@ from fastvideo_core.runtime.sharing import SharedResults
 from fastvideo_core.runtime.steps import Tap
 from fastvideo_core.runtime.weights.memory import measured_limit
 
-__all__ = ["DEFAULT_CARD", "Engine", "RequestHandle", "RuntimeOptions"]
+__all__ = ["Engine", "RequestHandle", "RuntimeOptions"]
 
 
 class Engine(HeldEngine):

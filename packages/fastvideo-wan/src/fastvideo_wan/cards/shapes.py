@@ -9,11 +9,11 @@ from fastvideo_core.card import CheckpointSource, ModelCard
 
 __all__ = ["shapes_cards"]
 
-_FOLDERS = ("data/wan-shapes", "data/wan-shapes-causal")
+_FOLDERS = ("data/wan-shapes", "data/wan-shapes-4step", "data/wan-shapes-nft", "data/wan-shapes-causal")
 
 
 def shapes_cards() -> Sequence[ModelCard]:
-    """Return the cards of `wan-shapes` and `wan-shapes-causal`, but for those whose weights the build lacks."""
+    """Return the cards of `wan-shapes` and of what was made of it, but for those whose weights the build lacks."""
     return tuple(card for folder in _FOLDERS if (card := _card(folder)) is not None)
 
 
