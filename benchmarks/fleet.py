@@ -15,10 +15,12 @@ for each trace, fleet and baseline. Traces are made by the generator with seeds 
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,18 @@ def policies_on_traces(
                     }
                 )  # fmt: skip
             print(f"{calibration} seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return {**summarise(rows, gaps), "rows": rows, "gaps": gaps, "ablations": ablations}
+
+
+def merge(paths: Sequence[str]) -> dict[str, Any]:
+    """Put runs of single settings together, from the JSON that each has printed."""
+    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    rows, gaps, ablations = ([one for run in runs for one in run[key]] for key in ("rows", "gaps", "ablations"))
+    return {**summarise(rows, gaps), "rows": rows, "gaps": gaps, "ablations": ablations}
+
+
+def summarise(rows: Sequence[dict[str, Any]], gaps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of each policy over all settings."""
     figures: dict[str, Any] = {}
     for policy, prefix in POLICIES.items():
         mine = [row for row in rows if row["policy"] == policy]
@@ -139,7 +153,7 @@ def policies_on_traces(
         figures[f"{prefix}autoscale_gap_mean"] = statistics.fmean(gap["experienced"] for gap in own)
         figures[f"{prefix}autoscale_gap_max"] = max(gap["experienced"] for gap in own)
         figures[f"{prefix}autoscale_gap_worst_mean"] = statistics.fmean(gap["worst"] for gap in own)
-    return {**figures, "rows": rows, "gaps": gaps, "ablations": ablations}
+    return figures
 
 
 def share(part: float, whole: float) -> float | None:
@@ -227,7 +241,11 @@ def main() -> None:
     parser.add_argument("--fleets", help="names of fleets, joined by commas (default: all four)")
     parser.add_argument("--seeds", help="seeds, joined by commas (default: 1 to 6)")
     parser.add_argument("--latency-weight", type=float, default=1.0, help="of the policies (default: %(default)s)")
+    parser.add_argument("--merge", nargs="+", metavar="FILE", help="put JSON lines of `--only policies` together")
     args = parser.parse_args()
+    if args.merge:
+        report(merge(args.merge), as_json=args.json)
+        return
     fleets = [one for one in FLEETS if args.fleets is None or one[0] in args.fleets.split(",")]
     seeds = SEEDS if args.seeds is None else tuple(map(int, args.seeds.split(",")))
     figures: dict[str, Any] = {}
