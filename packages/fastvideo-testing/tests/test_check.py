@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import pytest
+
 from fastvideo_core.card import CheckpointSource
 from fastvideo_core.extend import PluginRegistry
 from fastvideo_testing import check
@@ -19,6 +23,7 @@ def test_sizes_are_those_of_the_card_that_are_nearest(tiny_card):
     assert _sizes(card, {"height": 32, "width": 32, "depth": 7}) == {"height": 48, "width": 32}
 
 
+@pytest.mark.skipif(find_spec("fastvideo_wan") is None, reason="needs the plugin of fastvideo-wan")
 def test_a_card_whose_folder_is_not_here_is_checked_without_it(tiny_card, tmp_path, monkeypatch):
     source = CheckpointSource(kind="folder", location=str(tmp_path / "gone"))
     away = tiny_card.model_copy(update={"checkpoint": tiny_card.checkpoint.model_copy(update={"source": source})})

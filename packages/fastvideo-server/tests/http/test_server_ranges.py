@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import io
+import threading
+
 import pytest
 
 from fastvideo_server.errors import ApiError
-from fastvideo_server.http.ranges import parse_range
+from fastvideo_server.http.ranges import file_response, parse_range
+from fastvideo_server.jobs.artifacts import StoredFile
 
 QUICK = {"prompt": "x", "num_inference_steps": 1, "num_frames": 5}
 
@@ -64,3 +69,28 @@ def test_content_that_is_not_there_yet(serve):
         video_id = client.post("/v1/videos", json=QUICK).json()["id"]
         response = client.get(f"/v1/videos/{video_id}/content")
         assert (response.status_code, response.json()["error"]["code"]) == (409, "video_not_ready")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_file_whose_reader_goes_while_it_is_opened_is_closed(fails):
+    may_open, opened = threading.Event(), io.BytesIO(b"abc")
+
+    def open_slowly():
+        assert may_open.wait(timeout=30)
+        if fails:
+            raise OSError("gone")
+        return opened
+
+    async def leave():
+        response = file_response(StoredFile("a.mp4", 3, "t", open_slowly), "video/mp4", name="a.mp4", headers={})
+        reading = asyncio.ensure_future(anext(response.body_iterator))
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        may_open.set()
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(leave(), 30))
+    assert opened.closed != fails

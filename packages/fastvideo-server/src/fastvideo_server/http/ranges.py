@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from typing import BinaryIO
 
 from starlette.responses import Response, StreamingResponse
 
@@ -79,8 +80,23 @@ def file_response(file: StoredFile, media_type: str, *, name: str, headers: Mapp
 
 
 async def _read(file: StoredFile, start: int, count: int) -> AsyncIterator[bytes]:
-    with await asyncio.to_thread(file.open) as opened:
+    with await _opened(file) as opened:
         await asyncio.to_thread(opened.seek, start)
         while count > 0 and (data := await asyncio.to_thread(opened.read, min(_CHUNK_BYTES, count))):
             count -= len(data)
             yield data
+
+
+async def _opened(file: StoredFile) -> BinaryIO:
+    """Open a file on a thread; if the reader has gone by the time it is open, close it again."""
+    opening = asyncio.ensure_future(asyncio.to_thread(file.open))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[BinaryIO]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
