@@ -66,6 +66,8 @@ async def event_response(
     if isinstance(job, LiveJob):
         newest = -1 if job.handle is None else job.handle.stream.newest
         after = -1 if last_event_id is None else parse_event_id(last_event_id, run=job.record.run, newest=newest)
+        if after >= 0 and any(one.type in LAST_EVENTS for one in job.events(after - 1) if one.sequence == after):
+            return _nothing_left()
         body = _follow(job, after, heartbeat_s)
         return StreamingResponse(body, headers=headers, media_type="text/event-stream")
     events = await service.stored_events(job.job_id)
@@ -73,9 +75,13 @@ async def event_response(
     after = -1 if last_event_id is None else parse_event_id(last_event_id, run=job.run, newest=newest)
     rest = [event for event in events if event["sequence"] > after]
     if not rest and last_event_id is not None:
-        return Response(status_code=204)  # tells a browser not to come back
+        return _nothing_left()
     text = "".join(_message(job.run, event["sequence"], event["type"], json.dumps(event)) for event in rest)
     return Response(text, headers=headers, media_type="text/event-stream")
+
+
+def _nothing_left() -> Response:
+    return Response(status_code=204)  # tells a browser not to come back
 
 
 async def _follow(job: LiveJob, after: int, heartbeat_s: float) -> AsyncIterator[str]:
