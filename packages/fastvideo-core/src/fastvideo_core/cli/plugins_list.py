@@ -21,7 +21,7 @@ __all__ = ["DESCRIPTION", "EPILOG", "PluginRow", "add_arguments", "run"]
 
 DESCRIPTION = """\
 List the installed plugins: name, distribution, version, hooks, and whether each is on, or why not. A plugin that is not
-on is not imported, so that its hooks are not known."""
+on is not imported; its hooks are those that its source says."""
 EPILOG = "Models and commands are on unless the deploy config says otherwise; all others are on where it names them."
 
 
@@ -33,7 +33,7 @@ class PluginRow:
         name: `<kind>.<name>`.
         distribution: What brings it.
         version: Its version.
-        hooks: Hooks that it implements; empty where it is not on.
+        hooks: Hooks that it implements; where it is not on, as far as its source says.
         state: `on`, or why not.
     """
 
@@ -79,6 +79,8 @@ def run(args: Namespace, shell: Shell) -> int:
 
 
 def _row(entry: EntryPoint, registry: PluginRegistry, named: dict[str, bool]) -> PluginRow:
+    from fastvideo_core.extend.declared import declared_hooks
+
     found = next((plugin for plugin in registry.plugins if plugin.name == entry.name), None)
     if found is not None:
         told = f", and uses what will go: {'; '.join(found.deprecated)}" if found.deprecated else ""
@@ -86,4 +88,4 @@ def _row(entry: EntryPoint, registry: PluginRegistry, named: dict[str, bool]) ->
         return PluginRow(found.name, found.distribution, found.version, found.hooks, state)
     state = "off: the config says so" if named.get(entry.name) is False else "off: the config does not name it"
     distribution, version = ("?", "?") if entry.dist is None else (entry.dist.name, entry.dist.version)
-    return PluginRow(entry.name, distribution, version, (), state)
+    return PluginRow(entry.name, distribution, version, declared_hooks(entry), state)
