@@ -98,3 +98,14 @@ def test_a_config_that_is_wrong_is_refused_in_one_line(run_file, capsys):
     assert "no such method" in line
     assert "nearest: diffusion_nft" in line
     assert main(["rl", "eval", "--config", "nowhere.yaml"]) == 2
+
+
+def test_what_cannot_be_had_is_said_before_samples_are_made(run_file, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("fastvideo_rl.evaluation.open_engine", lambda *_, **__: pytest.fail("samples are made"))
+    taken = tmp_path / "taken.png"
+    taken.touch()
+    for command in (["eval", "--card", "wan-shapes-causal"], ["compare", "wan-shapes", "wan-shapes"]):
+        assert main(["rl", *command, "--config", str(run_file), "-o", str(taken)]) == 2
+        assert "nothing is written over" in capsys.readouterr().err
+    assert main(["rl", "compare", "wan-shapes", "wan-shapez", "--config", str(run_file)]) == 2
+    assert "nearest: wan-shapes" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fastvideo_core.errors import ConfigError
+from fastvideo_core.errors import ConfigError, InputError
 from fastvideo_rl.evaluation import Scores, compare, differences, evaluate, find_result, ship_run
 from fastvideo_rl.train.assemble import make_plan
 from fastvideo_rl.train.trainer import Trainer
@@ -68,3 +68,12 @@ def test_a_result_is_judged_on_prompts_and_by_rewards_of_its_own(config, tmp_pat
     held_out.unlink()
     with pytest.raises(ConfigError, match=r"evaluation.prompts=.*cannot be read"):
         make_plan(chosen)
+
+
+def test_a_result_is_judged_on_samples_as_the_config_says(config, size):
+    plain, wide = config(), config(evaluation={"parameters": {**size, "width": 48}})
+    assert make_plan(plain).judged_parameters == plain.rollout.parameters
+    assert make_plan(plain).fingerprint == make_plan(wide).fingerprint
+    assert evaluate(make_plan(wide), wide.card, 1).clips_FYX3[0].shape == (5, 32, 48, 3)
+    with pytest.raises(InputError, match=r"widht=48.*nearest: width"):
+        make_plan(config(evaluation={"parameters": {"widht": 48}}))

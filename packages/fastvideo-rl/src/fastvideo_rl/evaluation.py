@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastvideo_core.card import ModelCard
 from fastvideo_core.errors import ConfigError
 from fastvideo_core.runtime.catalog import CARD_FILE, Catalog
 from fastvideo_rl.rewards.scorer import Scorer
@@ -66,12 +67,12 @@ class Scores:
         return len(self.clips_FYX3)
 
 
-def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = None) -> Scores:
+def evaluate(plan: Plan, card: str | ModelCard, num_samples: int, *, sheet: Path | None = None) -> Scores:
     """Score what a card makes of the prompts that a run is judged on, with the seeds 0, 1, and so on.
 
     Args:
         plan: The run: its prompts, request parameters and rewards.
-        card: Id or folder.
+        card: Itself, its id, or its folder.
         num_samples: How many.
         sheet: Where to write a picture of them; None writes none.
 
@@ -81,10 +82,11 @@ def evaluate(plan: Plan, card: str, num_samples: int, *, sheet: Path | None = No
     """
     _check(plan)
     prompts = _prompts(plan, num_samples)
-    with open_engine(plan, Catalog.installed().find(card), most=num_samples) as engine:
+    found = Catalog.installed().find(card) if isinstance(card, str) else card
+    with open_engine(plan, found, most=num_samples) as engine:
         name = engine.card.model_id
         task = plan.config.task or engine.card.capabilities.default_task
-        clips = make_clips(engine, task, prompts, plan.config.rollout.parameters)
+        clips = make_clips(engine, task, prompts, plan.judged_parameters)
         fps = float(engine.card.task(task).defaults().get("fps") or 1.0)  # type: ignore[arg-type]  # a number
     scores = _score(plan, name, prompts, clips, fps)
     if sheet is not None:
@@ -166,7 +168,9 @@ def compare(
     Returns:
         Both, and the share of samples in which the second one's reward is the higher.
     """
-    one, other = (evaluate(plan, card, num_samples) for card in cards)
+    _check(plan)
+    found = [Catalog.installed().find(card) for card in cards]  # both are there before samples of one are made
+    one, other = (evaluate(plan, card, num_samples) for card in found)
     better = {name: float(np.mean(np.array(other.rows[name]) > np.array(one.rows[name]))) for name in one.rows}
     if sheet is not None:
         pairs = [clip for pair in zip(one.clips_FYX3, other.clips_FYX3, strict=True) for clip in pair]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastvideo_rl.train.config import TrainConfig
     from fastvideo_rl.train.processes import Processes
 
-__all__ = ["add_config_option", "add_config_options", "read_plan", "read_run", "train_and_ship"]
+__all__ = ["add_config_option", "add_config_options", "read_plan", "read_run", "sheet_path", "train_and_ship"]
 
 
 def add_config_options(parser: Parser) -> None:
@@ -36,6 +36,15 @@ def read_run(args: Namespace) -> TrainConfig:
 
     config = read_config(Path(args.config))
     return config if args.run_folder is None else config.model_copy(update={"output": args.run_folder})
+
+
+def sheet_path(output: str | None) -> Path | None:
+    """Return where a sheet goes; one that cannot be written is refused before any samples are made."""
+    if output is None:
+        return None
+    from fastvideo_core.request.media.output import check_output
+
+    return check_output(output, allowed=(".png",)).path
 
 
 def read_plan(args: Namespace) -> tuple[Plan, Processes]:

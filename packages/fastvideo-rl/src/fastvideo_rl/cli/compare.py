@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from pathlib import Path
 
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
-from fastvideo_rl.cli.common import add_config_option, read_run
+from fastvideo_rl.cli.common import add_config_option, read_run, sheet_path
 
 __all__ = ["DESCRIPTION", "EPILOG", "add_arguments", "run"]
 
@@ -35,7 +34,7 @@ def run(args: Namespace, shell: Shell) -> int:
 
     plan = make_plan(read_run(args))
     num_samples = args.num_samples or plan.config.evaluation.num_samples
-    sheet = None if args.output is None else Path(args.output)
+    sheet = sheet_path(args.output)
     one, other, better = compare(plan, args.cards, num_samples, sheet=sheet)
     if args.json:
         found = {name: {one.card: one.means[name], other.card: other.means[name]} for name in one.means}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastvideo_core.cli.parser import Parser, count
 from fastvideo_core.cli.shell import Shell
 from fastvideo_core.cli.table import format_table
-from fastvideo_rl.cli.common import add_config_option, read_run
+from fastvideo_rl.cli.common import add_config_option, read_run, sheet_path
 
 if TYPE_CHECKING:
     from fastvideo_rl.evaluation import Difference, Scores
@@ -42,7 +41,7 @@ def run(args: Namespace, shell: Shell) -> int:
 
     plan = make_plan(read_run(args))
     card = find_result(plan) if args.card is None else args.card
-    baseline, sheet = find_baseline(plan), None if args.output is None else Path(args.output)
+    baseline, sheet = find_baseline(plan), sheet_path(args.output)
     num_samples = args.num_samples or plan.config.evaluation.num_samples
     if args.alone or card == baseline:
         _say_alone(evaluate(plan, card, num_samples, sheet=sheet), args, shell)

@@ -85,6 +85,12 @@ class Plan:
         return self.config.evaluation.rewards or self.config.rewards
 
     @property
+    def judged_parameters(self) -> dict[str, Any]:
+        """Request parameters of the samples that the result is judged by."""
+        given = self.config.evaluation.parameters
+        return self.config.rollout.parameters if given is None else given
+
+    @property
     def fingerprint(self) -> str:
         """A digest of all that decides what comes out: the config, and what it trains on."""
         trained_on = "\0".join(
@@ -285,6 +291,9 @@ def _check(plan: Plan) -> None:
     if plan.prompts is not None:
         parameters = rollout_parameters(plan, 0)
         plan.program.rollout(plan.prompts.prompts[0], {**parameters, "seed": 0}, request_id=new_request_id())
+    if plan.judged_prompts is not None and config.evaluation.parameters is not None:
+        judged = {**plan.judged_parameters, "seed": 0}
+        plan.program.rollout(plan.judged_prompts.prompts[0], judged, request_id=new_request_id())
 
 
 def _check_kept(plan: Plan) -> None:

@@ -143,12 +143,14 @@ class EvaluationConfig(_Section):
         prompts: Text file with a prompt a line, which were not trained on; None takes the run's.
         rewards: Rewards with their weights; none takes the run's.
         num_samples: How many samples `eval` makes where it is not told.
+        parameters: Request parameters of these samples, over each card's own; None takes those of the rollouts.
         bars: What rewards have to come to, by their labels.
     """
 
     prompts: str | None = None
     rewards: tuple[RewardChoice, ...] = ()
     num_samples: int = Field(default=32, ge=1)
+    parameters: dict[str, Any] | None = None
     bars: dict[str, BarConfig] = Field(default_factory=dict)
 
 
