@@ -18,8 +18,9 @@ from fastvideo_wan.shapes.reward import (
     SpeedOptions,
     SpeedReward,
     read_prompt,
+    read_prompts,
 )
-from fastvideo_wan.shapes.scenes import Scene, SceneRanges, draw_scene
+from fastvideo_wan.shapes.scenes import PAIRS, Scene, SceneRanges, draw_scene
 
 
 @dataclass
@@ -87,3 +88,24 @@ def test_centring_falls_with_the_distance():
 def test_the_plugin_brings_them():
     extensions = Extensions.load({"reward.shapes": {}}, strict=True)
     assert {"shapes", "shapes-centre", "shapes-speed"} <= set(extensions.rewards)
+
+
+def test_prompts_for_two_objects_are_read_and_judged():
+    rng = random.Random(6)
+    for _ in range(20):
+        pair = draw_scene(rng, world=PAIRS)
+        prompt = draw_caption(pair, rng)
+        wanted = read_prompts(prompt)
+        assert [(one.colour, one.shape, one.motion) for one in wanted] == [
+            (one.colour, one.shape, one.motion) for one in pair.objects
+        ]
+        assert PromptReward(PromptOptions()).score([One(prompt, clip(pair))]) == [1.0]
+    other = replace(pair, colour=next(name for name in ("red", "blue", "green") if name not in prompt))
+    other = replace(other, second=replace(pair.second, colour=pair.second.colour))
+    assert PromptReward(PromptOptions()).score([One(draw_caption(other, rng), clip(pair))]) == [pytest.approx(5 / 6)]
+    assert PromptReward(PromptOptions(is_joint=True)).score([One(draw_caption(other, rng), clip(pair))]) == [0.0]
+
+
+@pytest.mark.parametrize("prompt", ["a red circle and more", "and and", "a red circle, a blue square moving up"])
+def test_one_object_is_read_where_no_two_are_named(prompt):
+    assert read_prompts(prompt) == (read_prompt(prompt),)

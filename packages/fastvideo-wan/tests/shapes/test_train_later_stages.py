@@ -46,7 +46,7 @@ def with_steps(config: TrainConfig, num_steps: int) -> TrainConfig:
 def test_rotated_latents_are_uncorrelated_and_decode_the_same(tiny: TrainConfig) -> None:
     torch.manual_seed(0)
     vae = WanVAE(vae_config(tiny.vae))
-    scenes = draw_scenes(tiny, 2, name="test")
+    scenes = draw_scenes(tiny, 2, tiny.buckets[0], name="test")
     bucket = tiny.buckets[0]
     latents = encode_scenes(vae, scenes, bucket)
     rotated = rotate_latents(vae, latents)
@@ -66,7 +66,7 @@ def test_files_hold_the_latents_of_the_scenes_that_they_name(
     bucket = with_latents.buckets[number]
     latents, scenes = read_latents(latents_path(with_latents, bucket, 0))
     assert latents.shape == shape
-    drawn = draw_scenes(with_latents, 2, name=f"{bucket.name}/0")
+    drawn = draw_scenes(with_latents, 2, bucket, name=f"{bucket.name}/0")
     assert [asdict(scene) for scene in scenes] == [json.loads(json.dumps(asdict(scene))) for scene in drawn]
     vae = load_vae(with_latents.folder / VAE_FOLDER)
     expected = vae.normalize(encode_scenes(vae, drawn, bucket))

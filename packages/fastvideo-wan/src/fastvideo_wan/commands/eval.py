@@ -52,6 +52,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--evaluation-seed", type=count, default=EVALUATION_SEED, metavar="N", help=f"default: {EVALUATION_SEED}"
     )
+    parser.add_argument(
+        "--world", choices=("plain", "wide", "pairs"), default="plain",
+        help="plain: 6 colours, 3 shapes, 4 directions; wide: 8, 5 and 8; pairs: so, two objects (default: plain)",
+    )  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE", help=f".png with the first {MAX_SHEET_CLIPS} videos")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:INDEX (default: auto)")
     parser.add_argument("--precision", help="float32, bfloat16 or float16 (default: the card's)")
@@ -120,8 +124,10 @@ def _judge(card: ModelCard, args: Namespace, parameters: dict[str, Any], display
     from fastvideo_core.runtime.engine import Engine
     from fastvideo_wan.shapes.evaluation import held_out_cases
     from fastvideo_wan.shapes.measure import MAX_WAITING, make_and_judge
+    from fastvideo_wan.shapes.scenes import PAIRS, PLAIN, WIDE
 
-    cases, tally = held_out_cases(args.num_prompts, args.evaluation_seed), Tally(args.num_prompts)
+    world = {"plain": PLAIN, "wide": WIDE, "pairs": PAIRS}[args.world]
+    cases, tally = held_out_cases(args.num_prompts, args.evaluation_seed, world), Tally(args.num_prompts)
 
     def note(event: Any) -> None:
         tally.note(event, time.monotonic())
@@ -157,5 +163,8 @@ def _interval(row: Row) -> str:
 
 
 def _as_json(card: ModelCard, args: Namespace, parameters: dict[str, Any], table: dict[str, Row]) -> str:
-    head = {"card": card.model_id, "num_prompts": args.num_prompts, "evaluation_seed": args.evaluation_seed}
+    head = {
+        "card": card.model_id, "world": args.world, "num_prompts": args.num_prompts,
+        "evaluation_seed": args.evaluation_seed,
+    }  # fmt: skip
     return json.dumps({**head, "parameters": parameters, **table}, indent=2)

@@ -5,6 +5,7 @@ Shape letters: N clips, C colour channels, T frames, H rows, W columns.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fastvideo_wan.shapes.captions import draw_caption, names_background
-from fastvideo_wan.shapes.judge import Verdict, judge_clip
+from fastvideo_wan.shapes.judge import Verdict, judge_clip, judge_objects
 from fastvideo_wan.shapes.render import to_uint8_frames
-from fastvideo_wan.shapes.scenes import Scene, SceneRanges, draw_scene
+from fastvideo_wan.shapes.scenes import PLAIN, Scene, SceneRanges, World, draw_scene
 
 ATTRIBUTES = ("colour", "shape", "direction", "all", "background", "whole", "size", "clean")
 WILSON_Z = 1.959964  # 95 %, two-sided
@@ -34,10 +35,10 @@ class Case:
     seed: int
 
 
-def held_out_cases(num_cases: int, seed: int) -> list[Case]:
+def held_out_cases(num_cases: int, seed: int, world: World = PLAIN) -> list[Case]:
     """Return prompts whose wording was never trained on, with scenes that say what they ask for."""
     rng = random.Random(f"evaluation/{seed}")
-    scenes = [draw_scene(rng, SceneRanges()) for _ in range(num_cases)]
+    scenes = [draw_scene(rng, SceneRanges(), world) for _ in range(num_cases)]
     return [Case(draw_caption(s, rng, is_held_out_wanted=True), s, rng.getrandbits(31)) for s in scenes]
 
 
@@ -46,29 +47,41 @@ def case_noise(cases: Sequence[Case], shape: tuple[int, ...]) -> Tensor:
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(case.seed)) for case in cases])
 
 
-def score(verdict: Verdict, case: Case, *, num_frames: int) -> dict[str, bool]:
-    """Say which of `ATTRIBUTES` are right.
+def score(verdicts: Sequence[Verdict], case: Case, *, num_frames: int) -> dict[str, bool]:
+    """Say which of `ATTRIBUTES` are right: of all objects, which may come in any order.
 
     A background that the prompt does not name is always right, and one frame cannot show a direction: there an object
     is enough.
     """
-    motion = case.scene.motion if num_frames > 1 else "still"
-    right = {
-        "colour": verdict.colour == case.scene.colour,
-        "shape": verdict.shape == case.scene.shape,
-        "direction": verdict.direction == motion,
-        "whole": verdict.is_whole,
-        "size": verdict.is_size_constant,
-        "clean": verdict.is_clean,
-    }
-    right["background"] = verdict.background == case.scene.background or not names_background(case.prompt)
+    wanted = case.scene.objects
+    orders = [
+        [_score_object(one, verdict, num_frames) for one, verdict in zip(wanted, order, strict=True)]
+        for order in itertools.permutations(verdicts)
+    ]
+    best = max(orders, key=lambda scores: sum(sum(one.values()) for one in scores))
+    right = {name: all(one[name] for one in best) for name in best[0]}
+    is_right = all(verdict.background == case.scene.background for verdict in verdicts)
+    right["background"] = is_right or not names_background(case.prompt)
     right["all"] = right["colour"] and right["shape"] and right["direction"]
     return right
 
 
+def _score_object(wanted: Scene, verdict: Verdict, num_frames: int) -> dict[str, bool]:
+    return {
+        "colour": verdict.colour == wanted.colour,
+        "shape": verdict.shape == wanted.shape,
+        "direction": verdict.direction == (wanted.motion if num_frames > 1 else "still"),
+        "whole": verdict.is_whole,
+        "size": verdict.is_size_constant,
+        "clean": verdict.is_clean,
+    }
+
+
 def score_frames(frames_THWC: npt.NDArray[np.uint8] | Tensor, case: Case) -> dict[str, bool]:
     """Judge a clip's frames, bytes, against the case that it was made for."""
-    return score(judge_clip(frames_THWC), case, num_frames=len(frames_THWC))
+    is_pair = case.scene.second is not None
+    verdicts = judge_objects(frames_THWC) if is_pair else [judge_clip(frames_THWC)]
+    return score(verdicts, case, num_frames=len(frames_THWC))
 
 
 def judge_clips(clips_NCTHW: Tensor, cases: Sequence[Case]) -> list[dict[str, bool]]:

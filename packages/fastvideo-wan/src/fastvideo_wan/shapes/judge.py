@@ -8,14 +8,23 @@ Shape letters: T frames, H rows, W columns, C colour channels.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastvideo_wan.shapes.render import SQUARE_HALF_SIDE, TRIANGLE_CIRCUMRADIUS, coverage
+from fastvideo_wan.shapes.render import (
+    CROSS_HALF_LENGTH,
+    CROSS_HALF_WIDTH,
+    DIAMOND_HALF_DIAGONAL,
+    SQUARE_HALF_SIDE,
+    TRIANGLE_CIRCUMRADIUS,
+    coverage,
+)
 from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, SHAPES
 
 Array = npt.NDArray[np.float32]
@@ -26,6 +35,7 @@ MIN_CONTRAST = 0.15  # RGB distance, 0 to sqrt(3), below which nothing stands ou
 MIN_AREA = 0.01  # of the frame
 MAX_STRAY = 0.004  # part of the frame that may differ from the background away from the object
 STRAY_CONTRAST = 0.25
+PART_CONTRAST = 0.2  # from which on a pixel may belong to one of several objects
 MIN_TRAVEL = 0.08  # of the frame's shorter side; less is standing still
 MIN_OUTLINE = 0.85  # overlap with the ideal outline, intersection over union
 MIN_LEAD = 0.02  # by which the best outline must beat the second best
@@ -34,6 +44,8 @@ AREA_PER_SQUARED_RADIUS = {
     "circle": math.pi,
     "square": (2 * SQUARE_HALF_SIDE) ** 2,
     "triangle": 0.75 * math.sqrt(3) * TRIANGLE_CIRCUMRADIUS**2,
+    "diamond": 2 * DIAMOND_HALF_DIAGONAL**2,
+    "cross": 8 * CROSS_HALF_LENGTH * CROSS_HALF_WIDTH - 4 * CROSS_HALF_WIDTH**2,
 }
 DIRECTIONS = ("right", "down-right", "down", "down-left", "left", "up-left", "up", "up-right")
 
@@ -106,11 +118,39 @@ def judge_clip(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor, *, is_wrapped:
     frames = _checked(frames_THWC)
     background = _background(frames)
     sights = [_look_around(frame, background) if is_wrapped else _look(frame, background) for frame in frames]
+    return _verdict(sights, background, frames.shape[1:3], is_wrapped=is_wrapped)
+
+
+def judge_objects(frames_THWC: npt.NDArray[np.uint8] | torch.Tensor, *, num_objects: int = 2) -> list[Verdict]:
+    """Say what a clip of several objects on a plain background shows: a verdict for each, in no order of meaning.
+
+    In each frame the largest parts that differ from the background are the objects, and each is looked at with the
+    others painted over; what is left besides them is stray. Objects are followed by the shortest ways. One that
+    is never seen has a verdict of nothing.
+
+    Args:
+        frames_THWC: As `judge_clip` takes them.
+        num_objects: How many there should be, 1 to 4.
+
+    Raises:
+        ValueError: As `judge_clip` says.
+    """
+    frames = _checked(frames_THWC)
+    background = _background(frames)
+    tracks: list[list[_Sight | None]] = [[] for _ in range(num_objects)]
+    for frame in frames:
+        sights = _look_at_each(frame, background, num_objects)
+        for track, sight in zip(tracks, _in_order_of(tracks, sights), strict=True):
+            track.append(sight)
+    return [_verdict(track, background, frames.shape[1:3], is_wrapped=False) for track in tracks]
+
+
+def _verdict(sights: Sequence[_Sight | None], background: Array, size: tuple[int, ...], *, is_wrapped: bool) -> Verdict:
+    """Return what the sights of one object say, one for each frame."""
     seen = [sight for sight in sights if sight is not None]
     name = _nearest(background, BACKGROUNDS, max_distance=0.3)
     if not seen:
         return Verdict(None, None, None, name, 1.0, 0.0, False)
-    size = frames.shape[1:3]
     shapes, fits = zip(*[_outline(sight) for sight in seen], strict=True)
     diameters = np.sqrt([sight.area for sight in seen])
     centres = _centres(seen, size, is_wrapped)
@@ -164,6 +204,32 @@ def _look(frame: Array, background: Array) -> _Sight | None:
     outside = ~_grow(_grow(_grow(mask)))
     stray = float(((distance >= STRAY_CONTRAST) & outside).mean())
     return _Sight(mask, centre, area, np.asarray(colour, dtype=np.float32), stray)
+
+
+def _look_at_each(frame: Array, background: Array, num_objects: int) -> list[_Sight | None]:
+    """Find objects in one frame, the largest first, each looked at alone; None for those that are not there."""
+    distance = np.linalg.norm(_box_blur(frame) - background, axis=2)
+    left, parts = distance >= PART_CONTRAST, list[Mask]()
+    while left.any() and len(parts) < num_objects:
+        part = _component(left, seed=_box_blur(left.astype(np.float32), radius=3))
+        parts.append(_grow(_grow(_grow(part))))
+        left = left & ~part
+    everything = np.logical_or.reduce(parts) if parts else np.zeros_like(left)
+    stray = float(((distance >= STRAY_CONTRAST) & ~everything).mean())
+    sights = [_look(np.where(part[..., None], frame, background), background) for part in parts]
+    sights = [sight if sight is None else replace(sight, stray=stray) for sight in sights]
+    return [*sights, *[None] * (num_objects - len(sights))]
+
+
+def _in_order_of(tracks: list[list[_Sight | None]], sights: list[_Sight | None]) -> tuple[_Sight | None, ...]:
+    """Return a frame's sights in the order of the tracks, by the shortest ways from where these were seen last."""
+    last = [next((sight for sight in reversed(track) if sight is not None), None) for track in tracks]
+
+    def way(order: tuple[_Sight | None, ...]) -> float:
+        pairs = [(old, new) for old, new in zip(last, order, strict=True) if old is not None and new is not None]
+        return sum(math.dist(old.centre, new.centre) for old, new in pairs)
+
+    return min(itertools.permutations(sights), key=way)
 
 
 def _look_around(frame: Array, background: Array) -> _Sight | None:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, FRAME_SIZE, NUM_FRAMES, Scene
+from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, FRAME_SIZE, NUM_FRAMES, SHAPES, Scene
 
 SQUARE_HALF_SIDE = 0.9  # in nominal radii; the shapes look about equally large so
 TRIANGLE_CIRCUMRADIUS = 1.2
+DIAMOND_HALF_DIAGONAL = 1.2
+CROSS_HALF_LENGTH, CROSS_HALF_WIDTH = 1.1, 0.42
 
 
 def signed_distance(shape: str, dx: Tensor, dy: Tensor, radius: Tensor | float) -> Tensor:
@@ -30,14 +32,21 @@ def signed_distance(shape: str, dx: Tensor, dy: Tensor, radius: Tensor | float) 
         inradius = TRIANGLE_CIRCUMRADIUS * radius / 2
         slope_side = math.sqrt(3) / 2 * dx.abs() - dy / 2
         return torch.maximum(slope_side, dy) - inradius
-    raise ValueError(f"shape={shape!r}: allowed: circle, square, triangle")
+    if shape == "diamond":
+        return (dx.abs() + dy.abs() - DIAMOND_HALF_DIAGONAL * radius) / math.sqrt(2)
+    if shape == "cross":
+        length, width = CROSS_HALF_LENGTH * radius, CROSS_HALF_WIDTH * radius
+        lying = torch.maximum(dx.abs() - length, dy.abs() - width)
+        return torch.minimum(lying, torch.maximum(dx.abs() - width, dy.abs() - length))
+    raise ValueError(f"shape={shape!r}: allowed: {', '.join(SHAPES)}")
 
 
 def coverage(shape: str, dx: Tensor, dy: Tensor, radius: Tensor | float) -> Tensor:
     """Return which part of each pixel the shape covers, 0 to 1.
 
-    The nominal `radius` is the circle's radius, 1/0.9 of the square's half side, and 1/1.2 of the circumradius of the
-    triangle, which points up and is centred on its centroid.
+    The nominal `radius` is the circle's radius, 1/0.9 of the square's half side, 1/1.2 of the circumradius of the
+    triangle, which points up and is centred on its centroid, 1/1.2 of the diamond's half diagonal, and 1/1.1 of the
+    length of a cross's arm from its middle.
     """
     return (0.5 - signed_distance(shape, dx, dy, radius)).clamp(0, 1)
 
@@ -56,18 +65,20 @@ def render_view(
         width: Columns.
     """
     columns, rows = (torch.arange(n, dtype=torch.float32) + 0.5 for n in (width, height))
-    x_T, y_T = (scale * (a + path_T * (b - a)) for a, b in zip(scene.start_xy, scene.end_xy, strict=True))
-    dx_THW = columns.view(1, 1, -1) - (x_T - corner_xy[0]).view(-1, 1, 1)
-    dy_THW = rows.view(1, -1, 1) - (y_T - corner_xy[1]).view(-1, 1, 1)
-    alpha_THW = coverage(scene.shape, dx_THW, dy_THW, scene.radius * scale)
-    return _blend(scene, alpha_THW.expand(len(path_T), height, width))
+    view = _empty(scene, (len(path_T), height, width))
+    for one in scene.objects:
+        x_T, y_T = (scale * (a + path_T * (b - a)) for a, b in zip(one.start_xy, one.end_xy, strict=True))
+        dx_THW = columns.view(1, 1, -1) - (x_T - corner_xy[0]).view(-1, 1, 1)
+        dy_THW = rows.view(1, -1, 1) - (y_T - corner_xy[1]).view(-1, 1, 1)
+        view = _painted(view, one, coverage(one.shape, dx_THW, dy_THW, one.radius * scale))
+    return view
 
 
 def render_wrapped(scene: Scene, path_T: Tensor) -> Tensor:
     """Return a frame of 64 by 64 pixels whose opposite sides are joined, float32, shape (C, T, H, W), values 0 to 1.
 
     Args:
-        scene: What to draw; its way may leave the frame and goes on at the other side.
+        scene: What to draw, one object; its way may leave the frame and goes on at the other side.
         path_T: Where on its way the object is in each frame; any numbers.
     """
     places = torch.arange(FRAME_SIZE, dtype=torch.float32) + 0.5
@@ -75,7 +86,7 @@ def render_wrapped(scene: Scene, path_T: Tensor) -> Tensor:
     dx_TW = wrapped(places - (x0 + path_T * (x1 - x0)).unsqueeze(1))
     dy_TH = wrapped(places - (y0 + path_T * (y1 - y0)).unsqueeze(1))
     alpha_THW = coverage(scene.shape, dx_TW.unsqueeze(1), dy_TH.unsqueeze(2), scene.radius)
-    return _blend(scene, alpha_THW.expand(len(path_T), FRAME_SIZE, FRAME_SIZE))
+    return _painted(_empty(scene, (len(path_T), FRAME_SIZE, FRAME_SIZE)), scene, alpha_THW)
 
 
 def wrapped(lengths: Tensor) -> Tensor:
@@ -83,9 +94,13 @@ def wrapped(lengths: Tensor) -> Tensor:
     return (lengths + FRAME_SIZE / 2) % FRAME_SIZE - FRAME_SIZE / 2
 
 
-def _blend(scene: Scene, alpha_THW: Tensor) -> Tensor:
-    front_C, back_C = (torch.tensor(c) / 255 for c in (COLOURS[scene.colour], BACKGROUNDS[scene.background]))
-    return back_C.view(3, 1, 1, 1) + (front_C - back_C).view(3, 1, 1, 1) * alpha_THW
+def _empty(scene: Scene, shape_THW: tuple[int, int, int]) -> Tensor:
+    return (torch.tensor(BACKGROUNDS[scene.background]) / 255).view(3, 1, 1, 1).expand(3, *shape_THW)
+
+
+def _painted(view_CTHW: Tensor, scene: Scene, alpha_THW: Tensor) -> Tensor:
+    colour = (torch.tensor(COLOURS[scene.colour]) / 255).view(3, 1, 1, 1)
+    return view_CTHW + (colour - view_CTHW) * alpha_THW
 
 
 def way(num_frames: int) -> Tensor:

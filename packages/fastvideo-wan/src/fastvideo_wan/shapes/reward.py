@@ -7,17 +7,34 @@ Shape letters: F, Y, X pixel frames, rows, columns; 3 RGB.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from fastvideo_wan.shapes.captions import COLOUR_WORDS, MOTION_WORDS, SHAPE_WORDS
-from fastvideo_wan.shapes.judge import Verdict, judge_clip
+from fastvideo_wan.shapes.judge import Verdict, judge_clip, judge_objects
 
-__all__ = ["CentreReward", "PromptOptions", "PromptReward", "SpeedOptions", "SpeedReward", "Wanted", "read_prompt"]
+__all__ = [
+    "CentreReward",
+    "PromptOptions",
+    "PromptReward",
+    "SpeedOptions",
+    "SpeedReward",
+    "Wanted",
+    "read_prompt",
+    "read_prompts",
+]
+
+Frames = npt.NDArray[np.uint8]
+MAX_OBJECTS = 2
+_ASKED = {"colour": "colour", "shape": "shape", "direction": "motion"}
+"""What a prompt asks for, by what a verdict says of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +52,13 @@ class Wanted:
     motion: str | None
 
 
+def read_prompts(prompt: str) -> tuple[Wanted, ...]:
+    """Return what a prompt asks for of each of its objects, which `and` stands between."""
+    parts = [read_prompt(part) for part in re.split(r"\band\b", prompt.lower())]
+    named = tuple(part for part in parts if part.shape is not None or part.colour is not None)
+    return named[:MAX_OBJECTS] if len(named) > 1 else (read_prompt(prompt),)
+
+
 def read_prompt(prompt: str) -> Wanted:
     """Return what a prompt asks for. Of several phrases for a motion the longest counts."""
     text = " ".join(prompt.lower().split())
@@ -44,6 +68,10 @@ def read_prompt(prompt: str) -> Wanted:
 def _found(text: str, words: Mapping[str, Sequence[str]]) -> str | None:
     phrases = sorted(((phrase, name) for name, some in words.items() for phrase in some), key=lambda one: -len(one[0]))
     return next((name for phrase, name in phrases if re.search(rf"\b{re.escape(phrase)}\b", text)), None)
+
+
+def _verdicts(frames_FYX3: Frames, num_objects: int) -> list[Verdict]:
+    return [judge_clip(frames_FYX3)] if num_objects == 1 else judge_objects(frames_FYX3, num_objects=num_objects)
 
 
 class PromptOptions(BaseModel):
@@ -70,19 +98,22 @@ class PromptReward:
 
     def score(self, samples: Sequence[Any]) -> list[float]:
         """Return a score for each sample; NaN for a prompt that says nothing of what is looked at."""
-        return [self._score(read_prompt(one.prompt), judge_clip(one.frames_FYX3)) for one in samples]
+        return [self._score(read_prompts(one.prompt), one.frames_FYX3) for one in samples]
 
-    def _score(self, wanted: Wanted, verdict: Verdict) -> float:
-        pairs = {
-            "colour": (wanted.colour, verdict.colour),
-            "shape": (wanted.shape, verdict.shape),
-            "direction": (wanted.motion, verdict.direction),
-        }
-        asked = [pairs[name] for name in self._options.attributes if pairs[name][0] is not None]
-        if not asked:
+    def _score(self, wanted: Sequence[Wanted], frames_FYX3: Frames) -> float:
+        if not sum(map(self._num_asked, wanted)):
             return float("nan")
-        share = sum(one == shown for one, shown in asked) / len(asked)
+        orders = itertools.permutations(_verdicts(frames_FYX3, len(wanted)))
+        num_right = max(sum(map(self._num_right, wanted, order)) for order in orders)
+        share = num_right / sum(map(self._num_asked, wanted))
         return float(share == 1.0) if self._options.is_joint else share
+
+    def _num_asked(self, wanted: Wanted) -> int:
+        return sum(getattr(wanted, _ASKED[name]) is not None for name in self._options.attributes)
+
+    def _num_right(self, wanted: Wanted, verdict: Verdict) -> int:
+        asked = [(getattr(wanted, _ASKED[name]), getattr(verdict, name)) for name in self._options.attributes]
+        return sum(one is not None and one == shown for one, shown in asked)
 
 
 class SpeedOptions(BaseModel):

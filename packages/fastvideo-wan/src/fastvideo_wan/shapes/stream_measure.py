@@ -63,7 +63,7 @@ def stream_cases(num_cases: int, seed: int, turns: Sequence[int], *, changes: in
 
 def judge_chunk(frames_THWC: npt.NDArray[np.uint8], case: Case) -> dict[str, bool]:
     """Judge a chunk's frames, bytes, by itself."""
-    return score(judge_clip(frames_THWC, is_wrapped=True), case, num_frames=len(frames_THWC))
+    return score([judge_clip(frames_THWC, is_wrapped=True)], case, num_frames=len(frames_THWC))
 
 
 def make_streams(engine: Engine, cases: Sequence[StreamCase], num_chunks: int) -> Iterator[StreamMade]:

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from fastvideo_wan.shapes.captions import draw_caption, is_ordered, names_background
 from fastvideo_wan.shapes.render import render_wrapped
-from fastvideo_wan.shapes.scenes import BACKGROUNDS, COLOURS, FRAME_SIZE, MOTIONS, SHAPES, Scene
+from fastvideo_wan.shapes.scenes import BACKGROUNDS, FRAME_SIZE, MOTIONS, PLAIN, Scene
 
 CHUNK_LATENTS = 3
 CHUNK_FRAMES = 12
 FIRST_CHUNK_FRAMES = 9
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "motion": tuple(MOTIONS),
-    "colour": tuple(COLOURS),
-    "shape": SHAPES,
+    "motion": PLAIN.motions,
+    "colour": PLAIN.colours,
+    "shape": PLAIN.shapes,
     "background": tuple(BACKGROUNDS),
 }
 CHANGE_WEIGHTS = {"motion": 9, "colour": 5, "shape": 3, "background": 3}
@@ -116,7 +116,8 @@ def _draw_changed(rng: random.Random, changes: int | None) -> tuple[str, ...]:
 def _scene(kinds: dict[str, str], radius: float, start: tuple[float, float], speed: float) -> Scene:
     step_x, step_y = MOTIONS[kinds["motion"]]
     end = start[0] + step_x * speed * CHUNK_FRAMES, start[1] + step_y * speed * CHUNK_FRAMES
-    return Scene(**kinds, radius=radius, start_xy=start, end_xy=end)
+    colour, shape, motion, background = (kinds[name] for name in ("colour", "shape", "motion", "background"))
+    return Scene(colour, shape, motion, background, radius, start, end)
 
 
 def position(turn: Turn, frame: int) -> tuple[float, float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fastvideo_core.errors import ParameterError
-from fastvideo_wan.shapes.scenes import SceneRanges
+from fastvideo_wan.shapes.scenes import PLAIN, WIDE, SceneRanges, World
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
@@ -285,12 +286,33 @@ _BUCKETS = (
 )
 
 
+class WorldSettings(Settings):
+    """Which kinds of scenes are learnt.
+
+    Attributes:
+        kinds: "plain": six colours, three shapes, four directions and standing still; "wide": eight colours, five
+            shapes, eight directions and standing still.
+        pair_part: Part of the scenes that have two objects.
+        min_pair_size: Least height and width in pixels at which there are any: smaller ones show too little of each.
+    """
+
+    kinds: Literal["plain", "wide"] = "plain"
+    pair_part: Part = 0.0
+    min_pair_size: Count = 64
+
+    def at(self, height: int, width: int) -> World:
+        """Return the kinds that clips of a size show."""
+        world = PLAIN if self.kinds == "plain" else WIDE
+        return replace(world, pair_part=self.pair_part) if min(height, width) >= self.min_pair_size else world
+
+
 class TrainConfig(Settings):
     """A whole run.
 
     Attributes:
         folder: Where checkpoints, latents, sheets and the result go.
         seed: Everything drawn follows from it.
+        world: Which kinds of scenes are learnt.
         num_processes: Single-threaded processes that share every batch; on a busy machine they do better than threads.
         device: "cpu", or "cuda" with one process.
         buckets: Lengths and sizes of clips that latents are stored for, and that the transformer learns; the first one
@@ -299,6 +321,7 @@ class TrainConfig(Settings):
 
     folder: Path
     seed: Annotated[int, Field(ge=0)] = 1
+    world: WorldSettings = WorldSettings()
     num_processes: Annotated[int, Field(ge=1, le=64)] = 2
     device: Annotated[str, Field(pattern="^(cpu|cuda)$")] = "cpu"
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)] = _BUCKETS

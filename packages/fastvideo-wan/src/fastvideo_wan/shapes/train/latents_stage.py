@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from fastvideo_wan.models.vae import WanVAE, mean_latents
 from fastvideo_wan.models.vae_config import WanVAEConfig
 from fastvideo_wan.shapes.render import render_clips
-from fastvideo_wan.shapes.scenes import Scene, draw_scene
+from fastvideo_wan.shapes.scenes import Scene, as_json, draw_scene, from_json
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import Bucket, TrainConfig
 from fastvideo_wan.shapes.train.vae_stage import CHECKPOINT, vae_config
@@ -68,7 +67,7 @@ def prepare_vae(config: TrainConfig) -> WanVAE:
     """Read the stage-one checkpoint's averaged weights, rotate the latents, and write the model's folder."""
     vae = WanVAE(vae_config(config.vae))
     vae.load_state_dict(load_average(config.folder / CHECKPOINT))
-    scenes = draw_scenes(config, NUM_STATISTICS_CLIPS, name="statistics")
+    scenes = draw_scenes(config, NUM_STATISTICS_CLIPS, config.buckets[0], name="statistics")
     rotated = rotate_latents(vae, encode_scenes(vae, scenes, config.buckets[0], device=config.device))
     save_vae(rotated, config.folder / VAE_FOLDER)
     return rotated
@@ -92,10 +91,10 @@ def load_vae(folder: Path) -> WanVAE:
     return vae
 
 
-def draw_scenes(config: TrainConfig, num_scenes: int, *, name: str) -> list[Scene]:
-    """Return scenes that follow from the run's seed and `name`."""
-    rng = random.Random(f"{config.seed}/scenes/{name}")
-    return [draw_scene(rng, config.latents.ranges.to_scene_ranges()) for _ in range(num_scenes)]
+def draw_scenes(config: TrainConfig, num_scenes: int, bucket: Bucket, *, name: str) -> list[Scene]:
+    """Return scenes for a bucket's clips that follow from the run's seed and `name`."""
+    rng, world = random.Random(f"{config.seed}/scenes/{name}"), config.world.at(bucket.height, bucket.width)
+    return [draw_scene(rng, config.latents.ranges.to_scene_ranges(), world) for _ in range(num_scenes)]
 
 
 @torch.no_grad()
@@ -145,7 +144,7 @@ def num_files(config: TrainConfig, bucket: Bucket) -> int:
 
 def file_scenes(config: TrainConfig, bucket: Bucket, index: int) -> list[Scene]:
     """Return the scenes of a file."""
-    return draw_scenes(config, config.latents.clips_per_file, name=f"{bucket.name}/{index}")
+    return draw_scenes(config, config.latents.clips_per_file, bucket, name=f"{bucket.name}/{index}")
 
 
 def latents_path(config: TrainConfig, bucket: Bucket, index: int) -> Path:
@@ -155,7 +154,7 @@ def latents_path(config: TrainConfig, bucket: Bucket, index: int) -> Path:
 
 def _write_file(path: Path, vae: WanVAE, scenes: list[Scene], bucket: Bucket, device: str) -> None:
     latents = vae.normalize(encode_scenes(vae, scenes, bucket, device=device)).half()
-    described = json.dumps([asdict(scene) for scene in scenes])
+    described = json.dumps([as_json(scene) for scene in scenes])
     partial = path.with_suffix(".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({"latents": latents.contiguous()}, partial, {"scenes": described})
@@ -166,4 +165,4 @@ def read_latents(path: Path) -> tuple[Tensor, list[Scene]]:
     """Return normalised latents, float16, shape (N, C, T, H, W), and what they show."""
     with safe_open(path, framework="pt") as file:
         described: list[dict[str, Any]] = json.loads(file.metadata()["scenes"])
-        return file.get_tensor("latents"), [Scene(**scene) for scene in described]
+        return file.get_tensor("latents"), [from_json(scene) for scene in described]

@@ -154,7 +154,8 @@ def judge_written(config: TrainConfig, folder: Path, num_cases: int) -> dict[str
         for name, bucket, steps, count in wanted:
             size = {"num_frames": bucket.num_frames, "height": bucket.height, "width": bucket.width}
             parameters = {**size, "num_inference_steps": max(1, steps)}
-            judged = list(make_and_judge(engine, held_out_cases(count, EVALUATION_SEED), parameters))
+            cases = held_out_cases(count, EVALUATION_SEED, config.world.at(bucket.height, bucket.width))
+            judged = list(make_and_judge(engine, cases, parameters))
             tables[name] = summarise([item.scores for item in judged])
             _write_judged(config.folder / "sheets" / f"shipped-{name}", judged[:SHEET_CLIPS])
             print(f"judged {name}: {summary_line(tables[name])}", flush=True)
@@ -180,7 +181,8 @@ def judge_reconstructed(vae: WanVAE, config: TrainConfig, num_clips: int) -> dic
     """
     tables: dict[str, Any] = {}
     for index, bucket in enumerate(config.buckets):
-        scenes = draw_scenes(config, num_clips if index == 0 else max(1, num_clips // 10), name="reconstruction")
+        count = num_clips if index == 0 else max(1, num_clips // 10)
+        scenes = draw_scenes(config, count, bucket, name="reconstruction")
         scores: list[dict[str, bool]] = []
         errors: list[float] = []
         size = batch_of(bucket, RECONSTRUCT_PIXELS)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.models.vae_config import WanVAEConfig
 from fastvideo_wan.shapes.render import render_view, way
-from fastvideo_wan.shapes.scenes import FRAME_SIZE, Scene, draw_scene
+from fastvideo_wan.shapes.scenes import FRAME_SIZE, PLAIN, Scene, World, draw_scene
 from fastvideo_wan.shapes.train.config import Bucket, TrainConfig, VaeStage, draw_bucket
 from fastvideo_wan.shapes.train.muon import MuonAdamW, split_parameters
 from fastvideo_wan.shapes.train.steps import train_steps
@@ -46,15 +46,17 @@ def vae_config(stage: VaeStage) -> WanVAEConfig:
     )
 
 
-def draw_window(rng: random.Random, stage: VaeStage, window: Bucket) -> Tensor:
+def draw_window(rng: random.Random, stage: VaeStage, window: Bucket, world: World = PLAIN) -> Tensor:
     """Return a window in time and space of a drawn clip, values -1 to 1, shape (C, T, H, W); advances `rng`."""
-    scene, scale = draw_scene(rng, stage.ranges.to_scene_ranges()), rng.uniform(stage.min_scale, stage.max_scale)
+    scene = draw_scene(rng, stage.ranges.to_scene_ranges(), world)
+    scale = rng.uniform(stage.min_scale if scene.second is None else max(1.0, stage.min_scale), stage.max_scale)
     num_frames = rng.choice([n for n in stage.clip_frames if n >= window.num_frames])
     first = rng.randrange(num_frames - window.num_frames + 1)
     path_T = way(num_frames)[first : first + window.num_frames]
     middle = path_T[len(path_T) // 2].item() if rng.random() < EDGE_PART else None
     size = {"height": window.height, "width": window.width}
-    corner_xy = _draw_corner(rng, scene, scale, (window.width, window.height), middle)
+    seen = scene if scene.second is None else rng.choice(scene.objects)
+    corner_xy = _draw_corner(rng, seen, scale, (window.width, window.height), middle)
     return render_view(scene, path_T, scale=scale, corner_xy=corner_xy, **size) * 2 - 1
 
 
@@ -131,7 +133,8 @@ def vae_step(worker: Worker, config: TrainConfig, vae: WanVAE, optimizer: MuonAd
     stage = config.vae
     window = stage.windows[draw_bucket(stage.windows, worker.shared_rng(config.seed, step))]
     rng, torch_rng = worker.rng(config.seed, step), worker.torch_rng(config.seed, step)
-    clips = [draw_window(rng, stage, window) for _ in range(window.batch_size // worker.num_workers)]
+    world = config.world.at(FRAME_SIZE, FRAME_SIZE)  # a window shows a part of a frame of any size
+    clips = [draw_window(rng, stage, window, world) for _ in range(window.batch_size // worker.num_workers)]
     noise = torch.randn((len(clips), *latent_shape(vae, window)), generator=torch_rng).to(config.device)
     loss = vae_loss(vae, torch.stack(clips).to(config.device), noise, stage)
     loss.total.backward()

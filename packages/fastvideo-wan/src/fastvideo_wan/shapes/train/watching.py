@@ -47,7 +47,7 @@ def evaluate_average(
     if others and stage.eval_side_prompts:
         wanted.append((others[step // stage.eval_every % len(others)], stage.eval_side_prompts))
     for bucket, num_prompts in wanted:
-        cases = held_out_cases(num_prompts, config.seed)
+        cases = held_out_cases(num_prompts, config.seed, config.world.at(bucket.height, bucket.width))
         own = cases[worker.rank :: worker.num_workers]
         clips = generate(model, vae, tokenizer, own, bucket, stage)
         scores = judge_clips(clips, own)

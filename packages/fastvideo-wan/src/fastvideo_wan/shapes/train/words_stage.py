@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import UMT5EncoderModel
 
 from fastvideo_wan.shapes.captions import draw_caption, is_ordered
-from fastvideo_wan.shapes.scenes import draw_scene
+from fastvideo_wan.shapes.scenes import FRAME_SIZE, PLAIN, World, draw_scene
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig
 from fastvideo_wan.shapes.train.dit_stage import CHECKPOINT as DIT_CHECKPOINT
@@ -52,7 +52,8 @@ def train_words(worker: Worker, config: TrainConfig) -> None:
     tokenizer = new_tokenizer()
 
     def take_step(step: int) -> dict[str, float]:
-        captions = draw_captions(worker.rng(config.seed, step), config.words.batch_size // worker.num_workers)
+        num_captions = config.words.batch_size // worker.num_workers
+        captions = draw_captions(worker.rng(config.seed, step), num_captions, config.world.at(FRAME_SIZE, FRAME_SIZE))
         loss = words_loss(student, teacher, tokenizer, captions)
         loss.backward()
         apply_gradients(worker, student, optimizer, schedule.rate_at(step))
@@ -82,11 +83,11 @@ def look_at_neighbours(encoder: UMT5EncoderModel) -> None:
             attention.relative_attention_bias.weight[bucket, head] += NEIGHBOUR_BIAS
 
 
-def draw_captions(rng: random.Random, num_captions: int) -> list[str]:
+def draw_captions(rng: random.Random, num_captions: int, world: World = PLAIN) -> list[str]:
     """Return captions to train on, at least half of them with words whose order matters; advances `rng`."""
     captions: list[str] = []
     while len(captions) < num_captions:
-        caption = draw_caption(draw_scene(rng), rng)
+        caption = draw_caption(draw_scene(rng, world=world), rng)
         if len(captions) >= ORDERED_PART * num_captions or is_ordered(caption):
             captions.append(caption)
     return captions
