@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fastvideo_core.cli.main import main
+from fastvideo_core.runtime.catalog import Catalog
+from fastvideo_rl.ship import make_card
 from fastvideo_rl.train.assemble import make_plan
 from fastvideo_rl.train.config import read_config
 
@@ -26,6 +28,23 @@ def test_a_recipe_is_a_valid_run_that_ships_a_card_of_its_name(name):
         task = plan.card.task("text_to_video")
         assert task.defaults()["num_inference_steps"] == 4
         assert "guidance_scale" not in task.parameters
+
+
+@pytest.mark.parametrize("name", ["wan-shapes-4step", "wan-shapes-nft"])
+def test_the_shipped_card_was_made_by_its_recipe(name, tmp_path):
+    """All but the steps, of which a run may be cut short, and the digest, in which the recipe's place is."""
+    plan = make_plan(read_config(RECIPES / f"{name}.yaml"))
+    shipped = Catalog.installed().find(name)
+    expected = make_card(plan, tmp_path, num_steps=0, gate=None, figures={})
+    assert shipped.title == expected.title
+    assert shipped.loops == expected.loops
+    assert shipped.recipe.model_copy(update={"settings": {}}) == expected.recipe.model_copy(update={"settings": {}})
+    ours, theirs = (
+        {key: value for key, value in card.recipe.settings.items() if key not in ("steps_done", "fingerprint")}
+        for card in (shipped, expected)
+    )
+    assert ours == theirs
+    assert shipped.recipe.settings["steps_done"] <= plan.config.num_steps
 
 
 @pytest.fixture
