@@ -12,7 +12,7 @@ import pytest
 
 from fastvideo_transports.plugin import why_not
 
-SOURCE = ("frozen", "saved", "sent", "installed", "handed over", "told")
+SOURCE = ("frozen", "sent", "installed", "saved", "handed over", "told")
 TARGET = ("installed", "told", "going on")
 SCENARIOS = [("nobody", "never"), *(("source", one) for one in SOURCE), *(("target", one) for one in TARGET)]
 

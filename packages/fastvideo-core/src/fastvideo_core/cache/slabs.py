@@ -17,7 +17,7 @@ calls `attach` before the state is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -210,6 +210,15 @@ class SlabTable:
         """Return a table of its own that shares the valid slabs; those of a chunk in progress are the original's."""
         shared = [slab for slab in self.slabs if slab.is_valid]
         return SlabTable(self.cache, shared, self.is_training, list(self.retained), self.pool)
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> SlabTable:
+        """Return a table of no pool, whose content is what `move` gives for each tensor; see `attach`."""
+
+        def copied(slab: Slab) -> Slab:
+            return Slab(slab.key, slab.chunk, {name: move(one) for name, one in slab.tensors.items()}, slab.is_valid)
+
+        kept, retained = [copied(slab) for slab in self.slabs], [copied(slab) for slab in self.retained]
+        return SlabTable(self.cache, kept, self.is_training, retained)
 
     def attach(self, pool: SlabPool) -> None:
         """Take leases for slabs that belong to no pool, all or none: after the table was read, or moved here.

@@ -29,7 +29,7 @@ from fastvideo_core.errors import StateError
 from fastvideo_core.loop.base import Loop
 from fastvideo_core.request.cancel import CancelScope
 
-__all__ = ["ChunkLoop", "Push", "PushAction", "PushImage", "PushText", "attach_slabs", "fork_state"]
+__all__ = ["ChunkLoop", "Push", "PushAction", "PushImage", "PushText", "attach_slabs", "fork_state", "move_state"]
 
 StateT = TypeVar("StateT")
 
@@ -83,7 +83,18 @@ def fork_state(state: StateT, *, rename: Callable[[CancelScope], CancelScope] = 
         state: A loop's state, between two steps.
         rename: Gives the scopes of the copy.
     """
-    copied: StateT = _copy(state, rename)
+    copied: StateT = _copy(state, _Copying(rename, None))
+    return copied
+
+
+def move_state(state: StateT, move: Callable[[torch.Tensor], torch.Tensor]) -> StateT:
+    """Return a copy of a state that is somewhere else: what it holds of pools and of this process stays behind.
+
+    Args:
+        state: A loop's state, between two steps.
+        move: Gives the tensor of the copy for a tensor of the state, which may be the same one.
+    """
+    copied: StateT = _copy(state, _Copying(lambda scope: scope, move))
     return copied
 
 
@@ -101,27 +112,46 @@ def attach_slabs(state: Any, pools: dict[str, SlabPool]) -> None:
         table.attach(pool)
 
 
-def _copy(value: Any, rename: Callable[[CancelScope], CancelScope]) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """How a state is copied.
+
+    Attributes:
+        rename: Gives the scopes of the copy.
+        move: Gives its tensors; None for a copy that shares all with the original.
+    """
+
+    rename: Callable[[CancelScope], CancelScope]
+    move: Callable[[torch.Tensor], torch.Tensor] | None
+
+
+def _copy(value: Any, how: _Copying) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if how.move is None else how.move(value)
     if isinstance(value, CancelScope):
-        return rename(value)
+        return how.rename(value)
     if isinstance(value, SlabTable):
-        return value.fork()
+        return value.fork() if how.move is None else value.moved(how.move)
     if isinstance(value, torch.Generator):
         return value.clone_state()
     if type(value) in (tuple, list):
-        return type(value)(_copy(part, rename) for part in value)
+        return type(value)(_copy(part, how) for part in value)
     if type(value) is dict:
-        return {key: _copy(part, rename) for key, part in value.items()}
+        return {key: _copy(part, how) for key, part in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _copy_fields(value, rename)
+        return _copy_fields(value, how)
     return value
 
 
-def _copy_fields(value: Any, rename: Callable[[CancelScope], CancelScope]) -> Any:
+def _copy_fields(value: Any, how: _Copying) -> Any:
     made: Any = object.__new__(type(value))
     for field in dataclasses.fields(value):
         part = getattr(value, field.name)
-        object.__setattr__(made, field.name, _copy(part, rename) if is_stored(field) else part)
+        if is_stored(field):
+            part = _copy(part, how)
+        elif how.move is not None:
+            part = field.default
+        object.__setattr__(made, field.name, part)
     return made
 
 

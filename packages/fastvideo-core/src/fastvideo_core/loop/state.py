@@ -34,6 +34,7 @@ from fastvideo_core.errors import StateError, describe_failure
 from fastvideo_core.loop.annotations import allowed_classes, check_literal, field_types, part_of, taking_members
 
 __all__ = [
+    "IS_ON_DEVICE",
     "GetTensor",
     "LoopState",
     "PluginState",
@@ -55,6 +56,9 @@ PutTensor = Callable[[torch.Tensor], dict[str, Any]]
 
 GetTensor = Callable[[Mapping[str, Any]], torch.Tensor]
 """Gives the tensor that a node stands for, where it belongs."""
+
+IS_ON_DEVICE = "is_on_device"
+"""In the node of a tensor that was not on the CPU."""
 
 _FORMAT = "fastvideo-state/1"
 _METADATA_KEY = "fastvideo"
@@ -198,7 +202,7 @@ def tensor_layout(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.numel() and stride != torch.empty(tensor.shape, device="meta").stride():
         layout["stride"] = list(stride)
     if _is_on_device(tensor):
-        layout["is_on_device"] = True
+        layout[IS_ON_DEVICE] = True
     return layout
 
 
@@ -215,7 +219,7 @@ def place_tensor(stored: torch.Tensor, node: Mapping[str, Any], device: torch.de
     """
     stride = node.get("stride")
     tensor = stored.clone() if stride is None else _restride(stored, stride)
-    return tensor.to(device) if device is not None and node.get("is_on_device") else tensor
+    return tensor.to(device) if device is not None and node.get(IS_ON_DEVICE) else tensor
 
 
 def _restride(stored: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:

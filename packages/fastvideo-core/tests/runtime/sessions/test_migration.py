@@ -114,6 +114,32 @@ def test_a_state_that_arrives_changed_is_not_handed_over(begin, vault, channels,
     assert same_chunks(reader.read(), alone)
 
 
+def test_a_session_that_cannot_be_saved_is_withdrawn_from_where_it_is_installed(
+    begin, other, vault, channels, alone, monkeypatch
+):
+    session = begin(num_chunks=8, buffer_s=2.0)
+    save_session(session, vault, owner="a")
+    reader = Reader(session)
+    reader.read(2)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vault, "save", full)
+    with ThreadPoolExecutor(1) as pool:
+        arriving = pool.submit(receive_session, other, channels[1], vault, owner="b", timeout_s=TIMEOUT_S)
+        with pytest.raises(OSError, match="No space left"):
+            send_session(session, channels[0], vault, owner="a", to="b", timeout_s=TIMEOUT_S)
+        with pytest.raises(SessionError, match="stays where it was: .*No space left"):
+            arriving.result(TIMEOUT_S)
+    assert other.sessions == ()
+    assert vault.owner_of(session.session_id) == "a"
+    assert same_chunks(reader.read(), alone)
+    monkeypatch.undo()
+    channels[0].send(Message({"still": "of use"}), timeout_s=TIMEOUT_S)
+    assert channels[1].receive(timeout_s=TIMEOUT_S).header == {"still": "of use"}
+
+
 def test_while_it_moves_it_takes_nothing_and_nobody_else_moves_it(begin, vault, channels):
     session = begin(num_chunks=8, buffer_s=2.0)
     save_session(session, vault, owner="a")

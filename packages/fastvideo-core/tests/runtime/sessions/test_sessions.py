@@ -85,11 +85,11 @@ def test_a_chunk_that_is_cut_short_begins_anew_and_leaves_no_slab(begin, alone):
 
 
 def test_an_action_changes_what_comes_and_others_are_refused_in_an_event(begin, alone):
-    session = begin(num_chunks=3)
+    session = begin(num_chunks=3, buffer_s=0.0)  # it waits for its reader, so that it has not ended yet
     session.push_action([[0.5]])
     assert not same_chunks(Reader(session).read(), {number: alone[number] for number in range(3)})
     assert isinstance(session.log[0].push, PushAction)
-    wrong = begin(num_chunks=3)
+    wrong = begin(num_chunks=3, buffer_s=0.0)
     wrong.push_action([[0.5, 0.5]])
     refused = Reader(wrong).until("session.refused")
     assert (refused.kind, refused.error) == ("action", "InputError")

@@ -34,7 +34,17 @@ from fastvideo_core.runtime.scheduler.core import Scheduler
 from fastvideo_core.runtime.sessions.base import SessionLimits, SessionOptions, SessionState
 from fastvideo_core.runtime.sessions.marks import Mark, Place
 from fastvideo_core.runtime.sessions.moving import MovedSession
-from fastvideo_core.runtime.sessions.parked import ParkedState, pack, read_parked, remove_parked, unpack, write_parked
+from fastvideo_core.runtime.sessions.parked import (
+    FiledState,
+    HeldState,
+    ParkedState,
+    hold,
+    pack,
+    read_parked,
+    remove_parked,
+    unpack,
+    write_parked,
+)
 from fastvideo_core.runtime.sessions.session import Session
 from fastvideo_core.runtime.sessions.side import SessionSide
 
@@ -115,8 +125,8 @@ class SessionHost:
         if parked is None:
             return self._open(chosen, options, None, Place(), None)
         scope = CancelScope("request", chosen.request.request_id)
-        node = unpack(parked, instance.card, instance.device, is_shared=instance.device.type == "cpu")
-        return self._open(chosen, options, _renamed(node, scope), parked.place, None)
+        held = unpack(parked, instance.card)
+        return self._open(chosen, options, _renamed(held.placed(instance.device), scope), held.place, None)
 
     def install(self, moved: MovedSession, options: SessionOptions, *, seen: int) -> Session:
         """Make a session that has come from elsewhere, frozen; see `Session.unfreeze`.
@@ -134,11 +144,10 @@ class SessionHost:
         instance = self._parts.instance()
         prepared = _only_stream(moved.prepared)
         check_fits(prepared, instance)
-        if moved.parked is not None:
-            unpack(moved.parked, instance.card, instance.device, is_shared=True)  # it is refused now, or never
-        place = Place() if moved.parked is None else moved.parked.place
+        held = None if moved.parked is None else unpack(moved.parked, instance.card)
+        place = Place() if held is None else held.place
         session = self._made(prepared, options, place, None, is_suspended=True)
-        session.installed(moved.parked)
+        session.installed(held)
         session.side.log.extend(moved.log)
         session.side.is_paused = moved.is_paused
         session.side.media.num_seen = seen
@@ -159,7 +168,12 @@ class SessionHost:
     def snapshot(self, session: Session, chunk: int | None) -> ParkedState:
         """Return the state at the beginning of a chunk; see `Session.snapshot`."""
         mark, loop_id = self._mark(session, chunk)
-        return pack(session.node.node_id, RunningNode(loop_id, mark.state, mark.place.num_steps), mark.place)
+        node = RunningNode(loop_id, mark.state, mark.place.num_steps)
+        return pack(session.node.node_id, hold(node, mark.place))
+
+    def packed(self, session: Session, parked: HeldState | FiledState) -> ParkedState:
+        """Return the state of a suspended session, taken apart, from wherever it is."""
+        return read_parked(parked.path) if isinstance(parked, FiledState) else pack(session.node.node_id, parked)
 
     def resume(self, session: Session) -> None:
         """Begin the next leg of a suspended session; the caller holds its lock.
@@ -174,19 +188,19 @@ class SessionHost:
         if parked is None:
             self._begin(session, instance, None, Place())
             return
-        self._begin(session, instance, self._unpacked(session, parked), parked.place)
+        self._begin(session, instance, self._placed(parked), parked.place)
         _remove_file(session)
 
     def park(self, session: Session) -> None:
         """Keep the state of a session whose leg has ended, where its options say; not on the control plane."""
         assert session.side.parked is not None, "a leg that is suspended has parked its state"
-        parked = pack(session.node.node_id, *session.side.parked)
-        num_bytes = parked.num_bytes
-        path = _file_of(session)
-        if path is not None and session.side.stop != "moving":
-            write_parked(parked, path)
-            parked = replace(parked, tensors={})
-        session.suspended(parked, num_bytes)
+        held = hold(*session.side.parked)
+        num_bytes, path = held.num_bytes, _file_of(session)
+        if path is None or session.side.stop == "moving":
+            session.suspended(held, num_bytes)
+            return
+        write_parked(pack(session.node.node_id, held), path)
+        session.suspended(FiledState(path, held.place), num_bytes)
 
     def check_can_suspend(self, session: Session) -> None:
         """Refuse to suspend one more session than is allowed.
@@ -330,19 +344,13 @@ class SessionHost:
             return self.call(lambda: session.side.marks.find(chunk)), session.node.loop
         if chunk is not None and chunk != parked.place.chunk:
             session.side.marks.find(chunk)
-        return Mark(parked.place, self._unpacked(session, parked).state), session.node.loop
+        return Mark(parked.place, self._placed(parked).state), session.node.loop
 
-    def _unpacked(self, session: Session, parked: ParkedState) -> RunningNode:
-        """Return the state of a suspended session, from wherever it is."""
+    def _placed(self, parked: HeldState | FiledState) -> RunningNode:
+        """Return the state of a suspended session, from wherever it is, such that it can run."""
         instance = self._parts.instance()
-        # It is nobody else's, and nobody writes to it.
-        is_shared = instance.device.type == "cpu"
-        return unpack(self.loaded(session, parked), instance.card, instance.device, is_shared=is_shared)
-
-    def loaded(self, session: Session, parked: ParkedState) -> ParkedState:
-        """Return a state with its tensors, from the disk if they are there."""
-        path = _file_of(session)
-        return parked if path is None or parked.tensors else read_parked(path)
+        held = unpack(read_parked(parked.path), instance.card) if isinstance(parked, FiledState) else parked
+        return held.placed(instance.device)
 
     def _check_new(self, session_id: str) -> None:
         if session_id in self._sessions:

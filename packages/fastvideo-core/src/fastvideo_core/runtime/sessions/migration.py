@@ -1,14 +1,14 @@
 """Moving a session to another engine, in this process or another one: frozen, sent, installed, verified, handed over.
 
 1. The source ends the session's leg at a chunk boundary and gives its reader nothing more.
-2. It saves the session in the vault.
-3. It sends state, unread media and waiting pushes; the target installs them, without a step, and answers with the
-   digest of what it has.
-4. The source, and only the source, changes the owner in the vault: one row, at once. Up to here the session is its own,
-   from here on it is the target's.
-5. The target, told so, or finding so in the vault when the source is gone, goes on.
+2. It sends state, unread media and waiting pushes; the target installs them, without a step, and answers with the
+   digest of what it has. Meanwhile the source saves the session in the vault.
+3. Once it is both saved and installed, the source, and only the source, changes the owner in the vault: one row, at
+   once. Up to here the session is its own, from here on it is the target's.
+4. The target, told so, or finding so in the vault when the source is gone, goes on.
 
-Whoever is killed, the row says whose the session is; `recover` goes on from what was saved in step 2.
+Whoever is killed, the row says whose the session is; `recover` goes on from what was saved last: before step 3 that may
+be older than what was sent, but nobody has gone on from what was sent.
 
 Source: the consistency protocol of TurboServe, section 6.1.
 """
@@ -16,11 +16,12 @@ Source: the consistency protocol of TurboServe, section 6.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fastvideo_core.errors import FastVideoError, SessionError, StateError, TransportError
+from fastvideo_core.errors import FastVideoError, SessionEndedError, SessionError, StateError, TransportError
 from fastvideo_core.runtime.sessions.moving import pack_session, unpack_session
 from fastvideo_core.runtime.sessions.parked import ParkedState, digest_of
 from fastvideo_core.runtime.sessions.session import Session
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "receive_session", "recover", "save_session", "send_session"]
 
-Point = Literal["frozen", "saved", "sent", "installed", "handed over", "told", "going on"]
+Point = Literal["frozen", "sent", "installed", "saved", "handed over", "told", "going on"]
 """Where the protocol is."""
+
+_WITHDRAW_S = 1.0
+"""Seconds in which the other end is told that it gets nothing; it finds out by itself too."""
 
 
 def _no_matter(point: Point) -> None:
@@ -83,18 +87,18 @@ def send_session(
         TransportError: It could not be moved; it goes on here.
         SessionError: The target refuses it, or it is not the owner's; in the first case it goes on here.
     """
+    if vault.owner_of(session.session_id) != owner:
+        raise SessionEndedError(f"session {session.session_id} is not {owner}'s to send")
     session.freeze()
     try:
         at("frozen")
         packed = pack_session(session, session.frozen_state())
-        vault.save(session.session_id, packed, owner=owner)
-        at("saved")
-        channel.send(Message(dict(packed.document), packed.tensors), timeout_s=timeout_s)
-        at("sent")
-        _check_installed(channel.receive(timeout_s=timeout_s), digest_of(packed), session.session_id)
-        at("installed")
-        if not vault.hand_over(session.session_id, owner=owner, to=to):
-            raise SessionError(f"session {session.session_id} is not {owner}'s to hand over")
+        # The disk and the other process take their time side by side.
+        with ThreadPoolExecutor(1, "fastvideo-vault") as pool:
+            saving = pool.submit(vault.save, session.session_id, packed, owner=owner)
+            _offer(session.session_id, packed, channel, timeout_s, at)
+            at("installed")
+            _hand_over(session.session_id, channel, vault, saving, owner=owner, to=to, at=at)
     except Exception:
         with suppress(FastVideoError):  # without a place it stays suspended; why it was not moved matters more
             session.unfreeze()
@@ -141,7 +145,9 @@ def receive_session(
     try:
         channel.send(Message({"digest": digest_of(packed)}), timeout_s=timeout_s)
         at("installed")
-        channel.receive(timeout_s=timeout_s)
+        if (why := channel.receive(timeout_s=timeout_s).header.get("withdrawn")) is not None:
+            session.leave()
+            raise SessionError(f"session {session.session_id} stays where it was: {why}")
     except TransportError:
         if vault.owner_of(session.session_id) != owner:
             session.leave()
@@ -181,8 +187,44 @@ def _install(engine: Engine, packed: ParkedState, *, seen: int) -> Session:
     return engine.install_session(moved, options, seen=seen)
 
 
-def _check_installed(answer: Message, digest: str, session_id: str) -> None:
+def _offer(
+    session_id: str, packed: ParkedState, channel: Channel, timeout_s: float, at: Callable[[Point], object]
+) -> None:
+    """Send a session, and wait until it is installed at the other end."""
+    channel.send(Message(dict(packed.document), packed.tensors), timeout_s=timeout_s)
+    at("sent")
+    digest = digest_of(packed)  # while the other end installs it
+    answer = channel.receive(timeout_s=timeout_s)
     if "refused" in answer.header:
         raise SessionError(f"session {session_id} is refused where it was sent: {answer.header['refused']}")
     if answer.header.get("digest") != digest:
-        raise StateError(f"session {session_id} has arrived changed")
+        error = StateError(f"session {session_id} has arrived changed")
+        _withdraw(channel, error)
+        raise error
+
+
+def _hand_over(
+    session_id: str,
+    channel: Channel,
+    vault: SessionVault,
+    saving: Future[None],
+    *,
+    owner: str,
+    to: str,
+    at: Callable[[Point], object],
+) -> None:
+    """Change the owner of a session that is installed, once it is saved too."""
+    try:
+        saving.result()
+        at("saved")
+        if not vault.hand_over(session_id, owner=owner, to=to):
+            raise SessionError(f"session {session_id} is not {owner}'s to hand over")
+    except Exception as error:
+        _withdraw(channel, error)
+        raise
+
+
+def _withdraw(channel: Channel, error: Exception) -> None:
+    """Tell who has installed a session that it is not given to them."""
+    with suppress(TransportError):
+        channel.send(Message({"withdrawn": " ".join(str(error).split())}), timeout_s=_WITHDRAW_S)

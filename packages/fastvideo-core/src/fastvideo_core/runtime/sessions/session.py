@@ -27,7 +27,7 @@ from fastvideo_core.runtime.run import GenerationResult
 from fastvideo_core.runtime.sessions.base import Cut, LoggedPush, SessionOptions, SessionState, kind_of
 from fastvideo_core.runtime.sessions.boxes import Outbox
 from fastvideo_core.runtime.sessions.marks import Place
-from fastvideo_core.runtime.sessions.parked import ParkedState
+from fastvideo_core.runtime.sessions.parked import FiledState, HeldState, ParkedState
 from fastvideo_core.runtime.sessions.side import SessionSide
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Session:
         side: What the control plane knows of it.
         outbox: Its events.
         leg: What makes its chunks; None while it is suspended and once it has ended.
-        parked: Its state while it is suspended; without its tensors where these are on disk.
+        parked: Its state while it is suspended, or the file that it is in.
         lock: Held while it changes from one state to another; never while the control plane is waited for.
     """
 
@@ -55,7 +55,7 @@ class Session:
         self.session_id = prepared.request.request_id
         self.prepared = prepared
         self.options = options
-        self.parked: ParkedState | None = None
+        self.parked: HeldState | FiledState | None = None
         self.leg: Active | None = None
         self.outbox = Outbox(self._was_read, is_paced=options.is_paced)
         self.outbox.begin_at(place.media_s)
@@ -267,7 +267,7 @@ class Session:
 
     def frozen_state(self) -> ParkedState | None:
         """Return the state of a session that is frozen, from wherever it is; None if it has not begun."""
-        return None if self.parked is None else self._host.loaded(self, self.parked)
+        return None if self.parked is None else self._host.packed(self, self.parked)
 
     def unfreeze(self) -> None:
         """Go on here."""
@@ -284,7 +284,7 @@ class Session:
         self.finish("moved")
         self.outbox.thaw()
 
-    def installed(self, parked: ParkedState | None) -> None:
+    def installed(self, parked: HeldState | None) -> None:
         """Begin frozen, with a state that has come from elsewhere."""
         self._is_moving, self.parked, self._state = True, parked, SessionState.SUSPEND
         self.outbox.freeze()
@@ -319,7 +319,7 @@ class Session:
         else:
             self.finish("horizon" if reason == "horizon" else "closed")
 
-    def suspended(self, parked: ParkedState, num_bytes: int) -> None:
+    def suspended(self, parked: HeldState | FiledState, num_bytes: int) -> None:
         """Take note that its state, so many bytes of it, is elsewhere now."""
         with self.lock:
             reason = self.side.stop

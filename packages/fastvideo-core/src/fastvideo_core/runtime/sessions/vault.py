@@ -1,7 +1,7 @@
 """Who owns which session, and the last state of each that was brought to the disk; shared by workers of one machine.
 
-One database says it all: a session is whose row says so, and its state is in the file that the row names. A row changes
-whole or not at all, whatever is killed when.
+One database says it all: a session is whose row says so, and its state is what the row holds, but for the tensors: they
+are in the file that it names. A row changes whole or not at all, whatever is killed when.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from fastvideo_core.errors import SessionEndedError, StateError
-from fastvideo_core.runtime.sessions.parked import ParkedState, read_parked, remove_parked, write_parked
+from fastvideo_core.runtime.durable.disk import Disk
+from fastvideo_core.runtime.sessions.parked import ParkedState, describe_parked, parse_parked
 
 __all__ = ["SessionVault"]
 
@@ -33,6 +34,7 @@ class SessionVault:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._disk = Disk()
         self._lock = threading.Lock()
         # One for good: to close the last one of a file costs as much as a change.
         self._database = sqlite3.connect(
@@ -40,8 +42,7 @@ class SessionVault:
         )
         with self._open() as database:
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            columns = "session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, file TEXT NOT NULL"
+            columns = "session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, file TEXT NOT NULL, state TEXT NOT NULL"
             database.execute(f"CREATE TABLE IF NOT EXISTS sessions ({columns})")
 
     def add(self, session_id: str, packed: ParkedState, *, owner: str) -> None:
@@ -50,12 +51,12 @@ class SessionVault:
         Raises:
             StateError: It is.
         """
-        path = self._write(session_id, packed)
+        path, state = self._write(session_id, packed)
         try:
             with self._open() as database:
-                database.execute("INSERT INTO sessions VALUES (?, ?, ?)", (session_id, owner, path.name))
+                database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (session_id, owner, path.name, state))
         except sqlite3.IntegrityError as error:
-            remove_parked(path)
+            self._disk.remove(path)
             raise StateError(f"session {session_id} is in {self._folder} already") from error
 
     def save(self, session_id: str, packed: ParkedState, *, owner: str) -> None:
@@ -65,20 +66,26 @@ class SessionVault:
             SessionEndedError: It is not the owner's.
         """
         before = self._row(session_id)
-        path = self._write(session_id, packed)
+        path, state = self._write(session_id, packed)
         with self._open() as database:
             changed = database.execute(
-                "UPDATE sessions SET file = ? WHERE session_id = ? AND owner = ?", (path.name, session_id, owner)
+                "UPDATE sessions SET file = ?, state = ? WHERE session_id = ? AND owner = ?",
+                (path.name, state, session_id, owner),
             ).rowcount
         if not changed:
-            remove_parked(path)
+            self._disk.remove(path)
             raise SessionEndedError(f"session {session_id} is {'gone' if before is None else before[0] + 's'}")
         if before is not None:
-            remove_parked(self._folder / before[1])
+            self._disk.remove(self._folder / before[1])
 
     def hand_over(self, session_id: str, *, owner: str, to: str) -> bool:
-        """Give a session to somebody else; returns whether it was the owner's to give. Durable when it returns."""
-        with self._open() as database:
+        """Give a session to somebody else; returns whether it was the owner's to give.
+
+        All processes of the machine see it when it returns, whichever of them is killed. It is not waited for until it
+        is on the disk: if the machine itself stops, both owners do, and whoever the row names goes on from the same
+        state. What the new owner saves is on the disk only together with this.
+        """
+        with self._open(is_durable=False) as database:
             return bool(
                 database.execute(
                     "UPDATE sessions SET owner = ? WHERE session_id = ? AND owner = ?", (to, session_id, owner)
@@ -102,10 +109,11 @@ class SessionVault:
         Raises:
             StateError: There is no such session, or its file is corrupt.
         """
-        row = self._row(session_id)
+        with self._open() as database:
+            row = database.execute("SELECT state FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
         if row is None:
             raise StateError(f"no session {session_id} is in {self._folder}")
-        return read_parked(self._folder / row[1])
+        return parse_parked(row[0].encode(), self._folder)
 
     def remove(self, session_id: str, *, owner: str) -> None:
         """Forget a session that has ended; nothing is done if it is not the owner's."""
@@ -113,12 +121,12 @@ class SessionVault:
         with self._open() as database:
             gone = database.execute("DELETE FROM sessions WHERE session_id = ? AND owner = ?", (session_id, owner))
         if row is not None and gone.rowcount:
-            remove_parked(self._folder / row[1])
+            self._disk.remove(self._folder / row[1])
 
-    def _write(self, session_id: str, packed: ParkedState) -> Path:
-        path = self._folder / f"{session_id}.{secrets.token_hex(8)}.json"
-        write_parked(packed, path)
-        return path
+    def _write(self, session_id: str, packed: ParkedState) -> tuple[Path, str]:
+        """Bring the tensors of a session to the disk; returns their file, and what a row holds of the rest."""
+        path = self._folder / f"{session_id}.{secrets.token_hex(8)}.safetensors"
+        return path, describe_parked(packed, path, self._disk)
 
     def _row(self, session_id: str) -> tuple[str, str] | None:
         with self._open() as database:
@@ -137,6 +145,8 @@ class SessionVault:
         self.close()
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self, *, is_durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Use the database; what is changed is on the disk afterwards, or at the latest when the next change is."""
         with self._lock:
+            self._database.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
             yield self._database
