@@ -15,7 +15,7 @@ from fastvideo_comfy.files import name_problem
 from fastvideo_core.errors import InputError, MediaError
 from fastvideo_core.request.media.images import load_image
 
-__all__ = ["KINDS", "FileRoom", "Uploaded", "media_type", "preview_of"]
+__all__ = ["KINDS", "FileRoom", "Uploaded", "media_type", "place_below", "preview_of"]
 
 KINDS = ("input", "output", "temp")
 """ComfyUI's folders of files, by the name that `type` gives."""
@@ -42,6 +42,25 @@ class Uploaded:
     def to_json(self) -> dict[str, str]:
         """Return it as ComfyUI answers."""
         return {"name": self.name, "subfolder": self.subfolder, "type": self.kind}
+
+
+def place_below(root: Path, subfolder: str, name: str) -> Path:
+    """Return the path of a file below a folder, whether or not it is there.
+
+    Raises:
+        InputError: It would be outside of the folder, or the name is none.
+    """
+    allowed = f"a name below {root.name}"
+    for field, text in (("filename", name), ("subfolder", subfolder)):
+        if (text or field == "filename") and (problem := name_problem(text)) is not None:
+            raise InputError(problem, field=field, value=text, allowed=allowed)
+    try:
+        path = (root / subfolder.replace("\\", "/") / name.replace("\\", "/")).resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise InputError("no file name", field="filename", value=name, allowed=allowed) from None
+    if not path.is_relative_to(root.resolve()) or path == root.resolve():
+        raise InputError("a path that leaves its folder", field="filename", value=name, allowed=allowed)
+    return path
 
 
 class FileRoom:
@@ -72,17 +91,7 @@ class FileRoom:
         Raises:
             InputError: It would be outside of the folder, or the name is none.
         """
-        root = self.folder(kind)
-        for field, text in (("filename", name), ("subfolder", subfolder)):
-            if (text or field == "filename") and (problem := name_problem(text)) is not None:
-                raise InputError(problem, field=field, value=text, allowed=f"a name below {kind}")
-        try:
-            path = (root / subfolder.replace("\\", "/") / name.replace("\\", "/")).resolve()
-        except (OSError, RuntimeError, ValueError):
-            raise InputError("no file name", field="filename", value=name, allowed=f"a name below {kind}") from None
-        if not path.is_relative_to(root.resolve()) or path == root.resolve():
-            raise InputError("a path that leaves its folder", field="filename", value=name, allowed=f"below {kind}")
-        return path
+        return place_below(self.folder(kind), subfolder, name)
 
     def find(self, kind: str, subfolder: str, name: str) -> Path | None:
         """Return a file, or None if it is not there.

@@ -20,6 +20,7 @@ from fastvideo_comfy.serve.desk import Desk
 from fastvideo_comfy.serve.files import media_type, preview_of
 from fastvideo_comfy.serve.hub import Listener
 from fastvideo_comfy.serve.object_info import ObjectInfo
+from fastvideo_comfy.serve.user_routes import UserRoutes
 from fastvideo_core.errors import InputError
 from fastvideo_core.runtime.serving import ServerHost
 
@@ -210,6 +211,7 @@ def make_routes(host: ServerHost, desk: Desk, info: ObjectInfo) -> list[BaseRout
         ("/embeddings", routes.nothing, ["GET"]),
         ("/extensions", routes.nothing, ["GET"]),
     ]
+    table += UserRoutes(host).table()
     found: list[BaseRoute] = []
     for prefix in _PREFIXES:
         found += [Route(f"{prefix}{path}", _answering(answer), methods=methods) for path, answer, methods in table]
