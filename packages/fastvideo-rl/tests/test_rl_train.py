@@ -279,6 +279,17 @@ def test_other_prompts_make_another_run(config):
         trainer.resume()
 
 
+def test_a_run_that_was_moved_with_its_prompts_goes_on(config, tmp_path):
+    chosen = config(num_steps=1)
+    train(chosen)
+    places = {"prompts": tmp_path / "elsewhere.txt", "output": tmp_path / "moved"}
+    for name, place in places.items():
+        Path(getattr(chosen, name)).rename(place)
+    with Trainer(make_plan(chosen.model_copy(update={name: str(place) for name, place in places.items()}))) as trainer:
+        trainer.resume()
+        assert trainer.step == 1
+
+
 def test_what_was_logged_after_the_checkpoint_is_dropped_on_resuming(config):
     chosen = config(num_steps=1)
     train(chosen)

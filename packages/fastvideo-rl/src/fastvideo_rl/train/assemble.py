@@ -93,9 +93,8 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """A digest of all that decides what comes out: the config, and what it trains on."""
-        trained_on = "\0".join(
-            [*(self.prompts.prompts if self.prompts else ()), *(self.data.files if self.data else ())]
-        )
+        data = () if self.data is None else (*self.data.files, *self.data.prompts)
+        trained_on = "\0".join([*(self.prompts.prompts if self.prompts else ()), *data])
         return hashlib.sha256(f"{self.config.fingerprint()}\0{trained_on}".encode()).hexdigest()[:24]
 
     @property

@@ -224,8 +224,14 @@ class TrainConfig(_Section):
         return self
 
     def fingerprint(self) -> str:
-        """Return a digest of all that decides what comes out; where it is written, and for how long, does not."""
+        """Return a digest of all that decides what comes out.
+
+        Where that is written, and for how long it goes on, does not; nor does where the samples and prompts are that
+        are trained on, but what they are: `Plan.fingerprint` adds that.
+        """
         free = {
+            "prompts",
+            "data",
             "output",
             "num_steps",
             "save_every",
