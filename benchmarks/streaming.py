@@ -5,7 +5,7 @@
     first_chunk_ratio        from asking for a session to its first frames, over the time of a steady chunk, after load
     suspend_resume_overhead  suspending a session and resuming it, over the time of a steady chunk: in host memory
                              nothing is copied, so that all of it is overhead
-    migration_overhead       moving a session to another process, less writing its state to the disk and sending it, both
+    migration_overhead       moving a session to another process, less writing its state to disk and sending it, both
                              at the same time, over the time of a steady chunk
     migration_copy_ratio     bytes a second of slabs as 1.3B models have them, through the transport, over copying them
                              into memory that both processes share and out of it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fastvideo_core.errors import NonFiniteError
 from fastvideo_core.loop.base import StepContext
 from fastvideo_core.loop.behavior import StepBehavior
 from fastvideo_core.loop.policies.cfg import COND, BranchRow, combine_rows
@@ -112,18 +113,23 @@ class WindowAttention:
     def _mix(self, rows: Sequence[int], layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self._windows[rows[0]]:
             windows = [self._windows[row] for row in rows]
-            key = torch.cat([*_pages([[c.key_Z1LNK[layer] for c in w] for w in windows]), key], dim=1)
-            value = torch.cat([*_pages([[c.value_Z1LNK[layer] for c in w] for w in windows]), value], dim=1)
+            key = _joined([[content.key_Z1LNK[layer] for content in window] for window in windows], key)
+            value = _joined([[content.value_Z1LNK[layer] for content in window] for window in windows], value)
         if self._backend is not None:
             return self._backend(query, key, value)
         return attend(query, key, value).view_as(query)
 
 
-def _pages(rows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Return the pages of rows whose windows are equally full such that they can be joined along the tokens."""
-    if len(rows) == 1:
-        return list(rows[0])
-    return [torch.cat([torch.cat(list(pages), dim=1) for pages in rows])]
+def _joined(pages: Sequence[Sequence[Tensor]], own_RLNK: Tensor) -> Tensor:
+    """Return the pages of rows whose windows are equally full, and what is their own behind them, copied once."""
+    rows = [[*past, own_RLNK[row : row + 1]] for row, past in enumerate(pages)]
+    if len(rows) == 1 or torch.is_grad_enabled():
+        return torch.cat([torch.cat(row, dim=1) for row in rows]) if len(rows) > 1 else torch.cat(rows[0], dim=1)
+    num_tokens = sum(page.shape[1] for page in rows[0])
+    joined = own_RLNK.new_empty(len(rows), num_tokens, *own_RLNK.shape[2:])
+    for row, parts in enumerate(rows):
+        torch.cat(parts, dim=1, out=joined[row : row + 1])
+    return joined
 
 
 def prompt_contexts(transformer: CausalWanTransformer, payloads: Sequence[ChunkPromptsPayload]) -> list[ChunkPrompts]:
@@ -367,11 +373,12 @@ def _finish(
     payload: ChunkDecodePayload, pixels_1PFYX: Tensor, nothing: ChunkFrames, ctx: StepContext
 ) -> StepResult[ChunkFrames]:
     """Turn frames into bytes and a piece of the stream."""
-    if not bool(torch.isfinite(pixels_1PFYX).all()):
-        # Turned into bytes, NaN would be a black frame; the runtime ends the request instead.
+    try:
+        frames = torch.from_numpy(pixels_to_frames(pixels_1PFYX[0]))
+    except NonFiniteError:
+        # The runtime ends the request instead, and says where.
         return StepResult(nothing, is_finite=False)
     ctx.tap("pixels", pixels_1PFYX)
-    frames = torch.from_numpy(pixels_to_frames(pixels_1PFYX[0]))
     piece = make_media_chunk(
         frames,
         index=payload.index,

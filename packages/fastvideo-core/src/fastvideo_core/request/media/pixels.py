@@ -41,8 +41,8 @@ def pixels_to_frames(pixels_CTHW: Tensor) -> Frames:
 
     _check_finite(pixels_CTHW)
     with torch.no_grad():
-        unit_THWC = (pixels_CTHW * 0.5 + 0.5).clamp(0, 1).permute(1, 2, 3, 0).float()
-        frames: Frames = (unit_THWC * 255).to(torch.uint8).contiguous().cpu().numpy()
+        unit_THWC = (pixels_CTHW * 0.5).add_(0.5).clamp_(0, 1).permute(1, 2, 3, 0).float()
+        frames: Frames = unit_THWC.mul_(255).to(torch.uint8).contiguous().cpu().numpy()
     return frames
 
 
@@ -108,6 +108,8 @@ def _check_finite(pixels_CTHW: Tensor) -> None:
             value=f"{pixels_CTHW.dtype}{list(pixels_CTHW.shape)}",
             allowed="floating point (C, T, H, W) in [-1, 1]",
         )
+    if not pixels_CTHW.numel() or all(torch.isfinite(end) for end in torch.aminmax(pixels_CTHW)):
+        return  # the usual case, in one pass: NaN is both least and greatest
     is_bad_T = ~torch.isfinite(pixels_CTHW).all(dim=3).all(dim=2).all(dim=0)
     if bool(is_bad_T.any()):
         bad = is_bad_T.nonzero().flatten().tolist()
