@@ -298,7 +298,7 @@ def test_a_request_that_is_saved_after_any_step_goes_on_in_a_fresh_process(plugi
 
 def test_a_config_switches_it_on(tmp_path):
     config = tmp_path / "deploy.yaml"
-    config.write_text("plugins:\n  interceptor.cachedit:\n    options: {mask: fast}\n")
+    config.write_text("card: wan-shapes\nplugins:\n  interceptor.cachedit:\n    options: {mask: fast}\n")
     command = [sys.executable, "-m", "fastvideo_core.cli", "generate", "a red circle", "--config", str(config)]
     more = [
         "--num-inference-steps",
