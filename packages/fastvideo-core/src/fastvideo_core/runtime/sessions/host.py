@@ -320,12 +320,14 @@ class SessionHost:
             run.restore({side.node_id: node}, instance)
         scheduler = self._parts.scheduler
         side.renew = lambda deadline_at, seconds: scheduler.renew(leg.job, deadline_at, seconds, time.monotonic())
-        session.begin(leg, lambda: self.call(lambda: self._accept(leg, instance, side.marks.num_past)))
+        session.begin(leg, lambda: self.call(lambda: self._accept(session, leg, instance)))
 
-    def _accept(self, leg: Active, instance: ModelInstance, history: int) -> None:
-        """Price a leg and hand it to the scheduler, on the control plane."""
-        estimate = estimate_request(leg.run.prepared, instance.view, self._parts.pricing, leg.run.run_hooks)
-        job = leg.job
+    def _accept(self, session: Session, leg: Active, instance: ModelInstance) -> None:
+        """Say what a leg needs, which is the same for all of a session's, and hand it to the scheduler."""
+        if session.estimate is None:
+            pricing = self._parts.pricing
+            session.estimate = estimate_request(session.prepared, instance.view, pricing, leg.run.run_hooks)
+        estimate, job, history = session.estimate, leg.job, session.side.marks.num_past
         job.resident_bytes, job.peak_bytes = estimate.resident_bytes, estimate.peak_bytes
         job.cache_blocks = {
             name: count + history * estimate.chunk_blocks.get(name, 0) for name, count in estimate.cache_blocks.items()

@@ -21,6 +21,7 @@ from fastvideo_core.request import session_events
 from fastvideo_core.request.events import MediaChunk, MediaComplete
 from fastvideo_core.request.parameters import ResolvedParameters
 from fastvideo_core.runtime.active import Active
+from fastvideo_core.runtime.estimate import RequestEstimate
 from fastvideo_core.runtime.failures import as_failure
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.run import GenerationResult
@@ -48,6 +49,7 @@ class Session:
         outbox: Its events.
         leg: What makes its chunks; None while it is suspended and once it has ended.
         parked: Its state while it is suspended, or the file that it is in.
+        estimate: What each leg needs, once the first has begun.
         lock: Held while it changes from one state to another; never while the control plane is waited for.
     """
 
@@ -57,6 +59,7 @@ class Session:
         self.options = options
         self.parked: HeldState | FiledState | None = None
         self.leg: Active | None = None
+        self.estimate: RequestEstimate | None = None
         self.outbox = Outbox(self._was_read, is_paced=options.is_paced)
         self.outbox.begin_at(place.media_s)
         self.node = stream_node(prepared)
