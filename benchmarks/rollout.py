@@ -240,7 +240,7 @@ def private_loops() -> list[str]:
 
 def main() -> None:
     """Measure, and print the figures."""
-    parser = make_parser("Rollouts on the serving engine against a plain loop.", num_rounds=7)
+    parser = make_parser("Rollouts on the serving engine against a plain loop.", num_rounds=5)
     parser.add_argument("--group", type=positive, default=24, help="samples of a group (default: %(default)s)")
     parser.add_argument("--steps", type=positive, default=8, help="denoising steps (default: %(default)s)")
     args = parser.parse_args()
