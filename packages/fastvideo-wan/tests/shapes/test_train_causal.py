@@ -25,6 +25,7 @@ from fastvideo_wan.shapes.render import to_uint8_frames
 from fastvideo_wan.shapes.stream_measure import judge_chunk, stream_cases
 from fastvideo_wan.shapes.stream_measure import make_streams as make_sessions
 from fastvideo_wan.shapes.streams import Turn, draw_stream, first_frame, num_frames, render_stream, render_turn
+from fastvideo_wan.shapes.train.base import Base
 from fastvideo_wan.shapes.train.checkpoint import load_average
 from fastvideo_wan.shapes.train.config import TrainConfig, read_settings
 from fastvideo_wan.shapes.train.latents_stage import load_vae
@@ -33,7 +34,6 @@ from fastvideo_wan.shapes.train.ship_stage import write_components
 from fastvideo_wan.shapes.train.vae_stage import vae_config
 from fastvideo_wan.shapes.train.workers import Worker
 from fastvideo_wan.shapes.train_causal.__main__ import main
-from fastvideo_wan.shapes.train_causal.base import Base
 from fastvideo_wan.shapes.train_causal.causal_stage import CHECKPOINT, draw_batch, train_causal
 from fastvideo_wan.shapes.train_causal.config import CausalConfig
 from fastvideo_wan.shapes.train_causal.latents_stage import (
@@ -85,7 +85,7 @@ def causal(tiny: TrainConfig, tmp_path: Path) -> CausalConfig:
 
 
 def begun(config: CausalConfig) -> CausalShapesModel:
-    return config.read_base().load_model().requires_grad_(False).eval()
+    return config.read_base().load_model(CausalShapesModel).requires_grad_(False).eval()
 
 
 def test_a_base_is_what_its_own_training_wrote_in_16_bits(causal: CausalConfig) -> None:
@@ -93,7 +93,7 @@ def test_a_base_is_what_its_own_training_wrote_in_16_bits(causal: CausalConfig) 
     base = causal.read_base()
     num_layers = base.settings.dit.num_layers
     written = load_file(base.folder / "transformer" / "diffusion_pytorch_model.safetensors")
-    model = Base(base.folder, (0,)).load_model()
+    model = Base(base.folder, (0,)).load_model(CausalShapesModel)
     got = model.transformer.state_dict()
     for layer in range(1, num_layers):
         name = "attn1.to_q.weight"
@@ -361,7 +361,7 @@ def test_what_ships_is_judged_on_the_engine_and_makes_the_streams_of_the_roll_ou
     case = stream_cases(1, 9, (0, 1))[0]
     with Engine.open(folder) as engine:
         (made,) = make_sessions(engine, [case], 2)
-    model = base.load_model()
+    model = base.load_model(CausalShapesModel)
     model.load_state_dict(load_average(causal.folder / CHECKPOINT))
     model = model.half().float().requires_grad_(False).eval()
     vae = load_vae(folder / "vae")

@@ -313,6 +313,9 @@ class TrainConfig(Settings):
         folder: Where checkpoints, latents, sheets and the result go.
         seed: Everything drawn follows from it.
         world: Which kinds of scenes are learnt.
+        base: Folder of a finished model that the run begins with, or "wan-shapes" for the package's own. Its
+            autoencoder is taken as it is, so that the latents stay the same; `dit` goes on from its weights, whose
+            shapes must be those of `dit`'s settings.
         num_processes: Single-threaded processes that share every batch; on a busy machine they do better than threads.
         device: "cpu", or "cuda" with one process.
         buckets: Lengths and sizes of clips that latents are stored for, and that the transformer learns; the first one
@@ -322,6 +325,7 @@ class TrainConfig(Settings):
     folder: Path
     seed: Annotated[int, Field(ge=0)] = 1
     world: WorldSettings = WorldSettings()
+    base: Annotated[str, Field(min_length=1)] | None = None
     num_processes: Annotated[int, Field(ge=1, le=64)] = 2
     device: Annotated[str, Field(pattern="^(cpu|cuda)$")] = "cpu"
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)] = _BUCKETS

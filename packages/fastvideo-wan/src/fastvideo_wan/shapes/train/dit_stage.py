@@ -14,6 +14,7 @@ from torch import Tensor
 from fastvideo_wan.shapes.captions import draw_caption, is_ordered
 from fastvideo_wan.shapes.scenes import Scene
 from fastvideo_wan.shapes.tokenizer import UNKNOWN
+from fastvideo_wan.shapes.train.base import first_model
 from fastvideo_wan.shapes.train.checkpoint import Average
 from fastvideo_wan.shapes.train.config import DitStage, TrainConfig, draw_bucket
 from fastvideo_wan.shapes.train.latents_stage import VAE_FOLDER, load_vae
@@ -68,7 +69,7 @@ def train_dit(worker: Worker, config: TrainConfig) -> None:
     """Train, or go on from the checkpoint in the run's folder, until the schedule's last step."""
     torch.manual_seed(config.seed)
     vae = load_vae(config.folder / VAE_FOLDER).to(config.device).eval()
-    model = ShapesModel(config.dit, vae.config.z_dim).to(config.device)
+    model = first_model(config, vae.config.z_dim).to(config.device)
     schedule = config.dit.schedule
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
     optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=config.dit.weight_decay, worker=worker)

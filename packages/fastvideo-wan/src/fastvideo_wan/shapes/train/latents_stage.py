@@ -64,7 +64,14 @@ def rotate_latents(vae: WanVAE, latents_NCTHW: Tensor) -> WanVAE:
 
 
 def prepare_vae(config: TrainConfig) -> WanVAE:
-    """Read the stage-one checkpoint's averaged weights, rotate the latents, and write the model's folder."""
+    """Write the model's folder: the base's, or the averaged weights of stage one with rotated latents."""
+    from fastvideo_wan.shapes.train.base import read_base  # which reads with `load_vae`
+
+    base = read_base(config)
+    if base is not None:
+        vae = base.load_vae()
+        save_vae(vae, config.folder / VAE_FOLDER)
+        return vae
     vae = WanVAE(vae_config(config.vae))
     vae.load_state_dict(load_average(config.folder / CHECKPOINT))
     scenes = draw_scenes(config, NUM_STATISTICS_CLIPS, config.buckets[0], name="statistics")

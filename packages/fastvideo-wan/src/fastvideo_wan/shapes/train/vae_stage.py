@@ -116,7 +116,12 @@ def psnr(squared_error: float) -> float:
 
 
 def train_vae(worker: Worker, config: TrainConfig) -> None:
-    """Train, or go on from the checkpoint in the run's folder, until the schedule's last step."""
+    """Train, or go on from the checkpoint in the run's folder, until the schedule's last step.
+
+    A run with a base has its autoencoder, and trains none.
+    """
+    if config.base is not None:
+        return
     torch.manual_seed(config.seed)
     vae = WanVAE(vae_config(config.vae)).to(config.device)
     schedule = config.vae.schedule

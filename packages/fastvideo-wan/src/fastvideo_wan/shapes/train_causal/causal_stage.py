@@ -38,7 +38,7 @@ def train_causal(worker: Worker, config: CausalConfig) -> None:
     """Train, or go on from the checkpoint in the run's folder, until the schedule's last step."""
     torch.manual_seed(config.seed)
     base, stage = config.read_base(), config.causal
-    vae, model = base.load_vae().to(config.device).eval(), base.load_model().to(config.device)
+    vae, model = base.load_vae().to(config.device).eval(), base.load_model(CausalShapesModel).to(config.device)
     path, schedule = config.folder / CHECKPOINT, stage.schedule
     groups = split_parameters(model, adamw_names=ADAMW_NAMES)
     optimizer = MuonAdamW(groups, lr=schedule.learning_rate, weight_decay=stage.weight_decay, worker=worker)

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from fastvideo_wan.loops.chunk_schedule import make_schedule
 from fastvideo_wan.models.chunks import ChunkRule
 from fastvideo_wan.shapes.streams import CHUNK_LATENTS, StreamRanges
+from fastvideo_wan.shapes.train.base import SHIPPED, Base
 from fastvideo_wan.shapes.train.config import Count, Part, Rate, Schedule, Settings
-from fastvideo_wan.shapes.train_causal.base import SHIPPED, Base
 
 Share = Annotated[float, Field(ge=0)]
 

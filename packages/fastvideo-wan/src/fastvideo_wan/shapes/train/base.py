@@ -1,10 +1,11 @@
-"""The finished model that a causal run begins with, read from the folder that its own training has written."""
+"""The finished model that a run begins with, read from the folder that its own training has written."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import TypeVar
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -13,10 +14,11 @@ from fastvideo_core.errors import ParameterError
 from fastvideo_wan.models.vae import WanVAE
 from fastvideo_wan.shapes.train.config import DitStage, TrainConfig
 from fastvideo_wan.shapes.train.latents_stage import load_vae
-from fastvideo_wan.shapes.train_causal.model import CausalShapesModel
+from fastvideo_wan.shapes.train.model import ShapesModel
 
 SHIPPED = Path(__file__).parents[2] / "data" / "wan-shapes"
 _LAYER = re.compile(r"blocks\.(\d+)\.")
+ModelT = TypeVar("ModelT", bound=ShapesModel)
 
 
 class Base:
@@ -58,10 +60,10 @@ class Base:
         """Read the autoencoder, in float32."""
         return load_vae(self.folder / "vae")
 
-    def load_model(self) -> CausalShapesModel:
-        """Return a causal model with the transformer's and the text encoder's weights, in float32."""
+    def load_model(self, model_class: type[ModelT]) -> ModelT:
+        """Return a model of a class with the transformer's and the text encoder's weights, in float32."""
         vae = json.loads((self.folder / "vae" / "config.json").read_text(encoding="utf-8"))
-        model = CausalShapesModel(self.dit, int(vae["z_dim"]))
+        model = model_class(self.dit, int(vae["z_dim"]))
         weights = load_file(self.folder / "transformer" / "diffusion_pytorch_model.safetensors")
         model.transformer.load_state_dict(self._kept_weights(weights))
         encoder = load_file(self.folder / "text_encoder" / "model.safetensors")
@@ -78,3 +80,29 @@ class Base:
             at = f"blocks.{self.kept.index(int(found[1]))}." if found else ""
             kept[at + name[len(found[0]) if found else 0 :]] = tensor.float()
         return kept
+
+
+def read_base(config: TrainConfig) -> Base | None:
+    """Read what a run begins with; None if it begins with nothing.
+
+    Raises:
+        ParameterError: If there is no such model in the folder, or its nets have other shapes than the run's settings.
+    """
+    if config.base is None:
+        return None
+    base = Base(SHIPPED if config.base == SHIPPED.name else Path(config.base))
+    for name in ("num_heads", "head_dim", "num_layers", "ffn_dim", "text_dim", "text_layers"):
+        got, allowed = getattr(config.dit, name), getattr(base.dit, name)
+        if got != allowed:
+            message = f"must be {allowed}, as in the base {config.base!r}, whose weights the run begins with"
+            raise ParameterError(message, field=f"dit.{name}", value=str(got))
+    return base
+
+
+def first_model(config: TrainConfig, latent_channels: int) -> ShapesModel:
+    """Return the model before a run's first step: the base's, or one with random weights.
+
+    Words that the base did not know have ids that its table held as spare ones, with rows that nothing has trained.
+    """
+    base = read_base(config)
+    return ShapesModel(config.dit, latent_channels) if base is None else base.load_model(ShapesModel)
