@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from tokenizers import Tokenizer
 
 from fastvideo_core.card import ModelCard
 from fastvideo_wan.cards.shapes import shapes_cards
+from fastvideo_wan.shapes.captions import draw_caption
 from fastvideo_wan.shapes.evaluation import ATTRIBUTES, wilson_interval
 from fastvideo_wan.shapes.judge import judge_clip
-from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, build_tokenizer
+from fastvideo_wan.shapes.scenes import draw_scene
+from fastvideo_wan.shapes.tokenizer import TEXT_LENGTH, UNKNOWN, build_tokenizer
 from fastvideo_wan.shapes.train.ship_stage import write_card
 
 FOLDER = Path(str(files("fastvideo_wan").joinpath("data", "wan-shapes")))
@@ -82,10 +86,17 @@ def test_the_cards_parameters_are_those_that_were_judged() -> None:
     assert parameters["flow_shift"].default == stage["time_shift"]
 
 
-def test_the_tokenizers_file_is_what_the_captions_need() -> None:
-    assert json.loads((FOLDER / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8")) == json.loads(
-        build_tokenizer().to_str()
-    )
+def test_the_tokenizers_file_knows_the_words_of_its_world_by_their_ids() -> None:
+    """Words of the wide world, which these weights were not trained on, must stay unknown to it: it warns of them."""
+    shipped, rng = Tokenizer.from_file(str(FOLDER / "tokenizer" / "tokenizer.json")), random.Random(5)
+    now = build_tokenizer()
+    for _ in range(500):
+        caption = draw_caption(draw_scene(rng), rng)
+        ids = shipped.encode(caption).ids
+        assert ids == now.encode(caption).ids, caption
+        assert shipped.token_to_id(UNKNOWN) not in ids, caption
+    assert "orange" not in shipped.get_vocab()
+    assert shipped.get_vocab_size() == now.get_vocab_size()
 
 
 def test_diffusers_makes_the_videos_that_prompts_ask_for() -> None:
