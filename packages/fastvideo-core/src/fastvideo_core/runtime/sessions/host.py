@@ -46,7 +46,7 @@ from fastvideo_core.runtime.sessions.parked import (
     write_parked,
 )
 from fastvideo_core.runtime.sessions.session import Session
-from fastvideo_core.runtime.sessions.side import SessionSide
+from fastvideo_core.runtime.sessions.side import Beside, SessionSide
 
 __all__ = ["EngineParts", "SessionHost", "makes_streams", "stream_task"]
 
@@ -167,13 +167,28 @@ class SessionHost:
 
     def snapshot(self, session: Session, chunk: int | None) -> ParkedState:
         """Return the state at the beginning of a chunk; see `Session.snapshot`."""
-        mark, loop_id = self._mark(session, chunk)
-        node = RunningNode(loop_id, mark.state, mark.place.num_steps)
-        return pack(session.node.node_id, hold(node, mark.place))
+        return self._packed_mark(session, *self._mark(session, chunk))
 
-    def packed(self, session: Session, parked: HeldState | FiledState) -> ParkedState:
-        """Return the state of a suspended session, taken apart, from wherever it is."""
-        return read_parked(parked.path) if isinstance(parked, FiledState) else pack(session.node.node_id, parked)
+    def _packed_mark(self, session: Session, mark: Mark, loop_id: str) -> ParkedState:
+        return pack(session.node.node_id, hold(RunningNode(loop_id, mark.state, mark.place.num_steps), mark.place))
+
+    def captured(self, session: Session) -> tuple[ParkedState | None, Beside]:
+        """Return a session's state and what belongs to it besides; see `Session.captured`."""
+        side, node_id = session.side, session.node.node_id
+        with session.lock:
+            parked = session.parked
+        if parked is not None:
+            packed = read_parked(parked.path) if isinstance(parked, FiledState) else pack(node_id, parked)
+            return packed, side.beside(parked.place)
+
+        def look() -> tuple[Mark | None, Beside]:
+            newest = side.marks.newest
+            return newest, side.beside(Place() if newest is None else newest.place)
+
+        mark, beside = self.call(look)
+        if mark is None:
+            return None, Beside((), (*beside.log, *beside.waiting), ())
+        return self._packed_mark(session, mark, session.node.loop), beside
 
     def resume(self, session: Session) -> None:
         """Begin the next leg of a suspended session; the caller holds its lock.

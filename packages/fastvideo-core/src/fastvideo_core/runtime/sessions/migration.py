@@ -54,8 +54,7 @@ def save_session(session: Session, vault: SessionVault, *, owner: str) -> None:
         SessionEndedError: It has ended, or is another's now.
         StateError: It reads files, which might be gone.
     """
-    parked = session.snapshot() if session.kept_chunks else None
-    packed = pack_session(session, parked)
+    packed = pack_session(session, *session.captured())
     if vault.owner_of(session.session_id) is None:
         vault.add(session.session_id, packed, owner=owner)
     else:
@@ -92,7 +91,7 @@ def send_session(
     session.freeze()
     try:
         at("frozen")
-        packed = pack_session(session, session.frozen_state())
+        packed = pack_session(session, *session.captured())
         # The disk and the other process take their time side by side.
         with ThreadPoolExecutor(1, "fastvideo-vault") as pool:
             saving = pool.submit(vault.save, session.session_id, packed, owner=owner)

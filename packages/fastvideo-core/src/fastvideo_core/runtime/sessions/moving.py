@@ -18,6 +18,7 @@ from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.sessions.base import Cut, LoggedPush, SessionOptions
 from fastvideo_core.runtime.sessions.parked import ParkedState
 from fastvideo_core.runtime.sessions.session import Session
+from fastvideo_core.runtime.sessions.side import Beside
 
 __all__ = ["MovedSession", "pack_session", "unpack_session"]
 
@@ -48,12 +49,13 @@ class MovedSession:
     is_paused: bool
 
 
-def pack_session(session: Session, parked: ParkedState | None) -> ParkedState:
+def pack_session(session: Session, parked: ParkedState | None, beside: Beside) -> ParkedState:
     """Take a session apart.
 
     Args:
-        session: The session, whose reader is given nothing meanwhile.
+        session: The session.
         parked: Its state; None for one that is to begin anew.
+        beside: What belongs to that state besides.
 
     Raises:
         StateError: An input of its request is a file that is read later, which would not be there.
@@ -62,8 +64,7 @@ def pack_session(session: Session, parked: ParkedState | None) -> ParkedState:
     if request.files:
         raise StateError(f"session {session.session_id} reads files: {', '.join(map(str, request.files.values()))}")
     tensors = {f"input.{name}": tensor for name, tensor in request.arrays.items()}
-    pending = session.outbox.pending() if parked is not None else ()
-    for event in pending:
+    for event in beside.pending:
         tensors[f"media.{event.index}"] = torch.as_tensor(event.data)
     if parked is not None:
         tensors |= {f"state.{name}": tensor for name, tensor in parked.tensors.items()}
@@ -74,9 +75,9 @@ def pack_session(session: Session, parked: ParkedState | None) -> ParkedState:
         "request": request.content,
         "options": {name: getattr(session.options, name) for name in _OPTIONS},
         "state": None if parked is None else dict(parked.document),
-        "pending": [(event.stream, event.index, event.start_s, event.end_s) for event in pending],
-        "waiting": [_write_push(one, tensors) for one in session.side.inbox.waiting()],
-        "log": [_write_push(one, tensors) for one in session.log] if parked is not None else [],
+        "pending": [(event.stream, event.index, event.start_s, event.end_s) for event in beside.pending],
+        "waiting": [_write_push(one, tensors) for one in beside.waiting],
+        "log": [_write_push(one, tensors) for one in beside.log],
         "is_paused": session.side.is_paused,
     }
     return ParkedState(document, tensors)

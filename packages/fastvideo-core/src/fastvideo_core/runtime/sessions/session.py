@@ -29,7 +29,7 @@ from fastvideo_core.runtime.sessions.base import Cut, LoggedPush, SessionOptions
 from fastvideo_core.runtime.sessions.boxes import Outbox
 from fastvideo_core.runtime.sessions.marks import Place
 from fastvideo_core.runtime.sessions.parked import FiledState, HeldState, ParkedState
-from fastvideo_core.runtime.sessions.side import SessionSide
+from fastvideo_core.runtime.sessions.side import Beside, SessionSide
 
 if TYPE_CHECKING:
     from fastvideo_core.runtime.sessions.host import SessionHost
@@ -268,9 +268,17 @@ class Session:
             self.outbox.thaw()
             raise
 
-    def frozen_state(self) -> ParkedState | None:
-        """Return the state of a session that is frozen, from wherever it is; None if it has not begun."""
-        return None if self.parked is None else self._host.packed(self, self.parked)
+    def captured(self) -> tuple[ParkedState | None, Beside]:
+        """Return the state at the beginning of the chunk in progress, and what belongs to it besides, of one moment.
+
+        The state is None before the first chunk: then all that was pushed waits.
+
+        Raises:
+            SessionEndedError: The session has ended.
+        """
+        if not self._is_moving:
+            self._check_open()
+        return self._host.captured(self)
 
     def unfreeze(self) -> None:
         """Go on here."""

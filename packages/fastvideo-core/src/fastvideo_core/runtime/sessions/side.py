@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastvideo_core.errors import CancelledError, FastVideoError, InputError
@@ -13,6 +14,7 @@ from fastvideo_core.loop.chunks import ChunkLoop, Push, fork_state
 from fastvideo_core.loop.driver import LoopRun
 from fastvideo_core.loop.work import StreamChunk, Wait
 from fastvideo_core.request import session_events
+from fastvideo_core.request.events import MediaChunk
 from fastvideo_core.runtime.durable.base import NodeState, RunningNode
 from fastvideo_core.runtime.prepare import PreparedRequest
 from fastvideo_core.runtime.progress import EventLog, Progress
@@ -21,7 +23,7 @@ from fastvideo_core.runtime.sessions.base import Cut, LoggedPush, SessionOptions
 from fastvideo_core.runtime.sessions.boxes import Inbox, Outbox
 from fastvideo_core.runtime.sessions.marks import Mark, Marks, Place
 
-__all__ = ["SessionSide", "StopReason"]
+__all__ = ["Beside", "SessionSide", "StopReason"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +86,21 @@ class _Media(Progress):
                 self._stream(node_id, chunk)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What belongs to the state of a session besides itself.
+
+    Attributes:
+        pending: Media that have come out before it and that nobody has read.
+        waiting: Pushes that it has not seen.
+        log: Pushes that it has.
+    """
+
+    pending: tuple[MediaChunk, ...]
+    waiting: tuple[LoggedPush, ...]
+    log: tuple[LoggedPush, ...]
+
+
 class SessionSide:
     """What the control plane knows of a session, from its first leg to its last.
 
@@ -131,6 +148,8 @@ class SessionSide:
         self._held_since = 0.0
         self._since: list[Push] = []
         """Pushes that were applied since the chunk in progress began."""
+        self._num_logged = 0
+        """Pushes in the log when it began."""
         self._begun_at = 0.0
         self._playing: tuple[float, float] | None = None
         """When the first chunk was complete, and where in the stream it began."""
@@ -155,6 +174,19 @@ class SessionSide:
         if await context.ask(Wait(wait.reason, time.monotonic() + after_s)) and self.may_suspend():
             self.stop = "idle"
         return False
+
+    def beside(self, place: Place) -> Beside:
+        """Return what belongs to a state besides itself; on the control plane, or while no leg runs.
+
+        Media that come out after the state come out again when it goes on; pushes that were applied since wait again.
+        """
+        newest = self.marks.newest
+        num_applied = self._num_logged if newest is not None and place == newest.place else len(self.log)
+        return Beside(
+            pending=tuple(one for one in self.outbox.pending() if one.index < place.num_media),
+            waiting=(*self.log[num_applied:], *self.inbox.waiting()),
+            log=tuple(self.log[:num_applied]),
+        )
 
     def ran(self, seconds: float) -> None:
         """Take note of a step's predicted seconds."""
@@ -246,7 +278,7 @@ class SessionSide:
 
     def _begin(self, run: LoopRun[Any]) -> None:
         self.marks.add(Mark(self.place, fork_state(run.state)))
-        self._since = []
+        self._since, self._num_logged = [], len(self.log)
         self._begun_at = time.monotonic()
         self._cost_s = 0.0
         if self.renew is not None:
