@@ -33,7 +33,7 @@ def test_the_negative_prompt_counts_where_it_is_used() -> None:
 
 
 def test_the_command_line_tells_of_them_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    flags = ["--num-frames", "1", "--num-inference-steps", "1", "--seed", "1", "--quiet", "-n", "2"]
+    flags = ["--num-frames", "1", "--seed", "1", "--quiet", "-n", "2"]
     assert main(["generate", "a dog on green grass", "-o", str(tmp_path / "dog.gif"), *flags]) == 0
     captured = capfd.readouterr()
     assert captured.err.splitlines() == [f"warning: {MESSAGE}"]
